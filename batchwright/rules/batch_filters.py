@@ -44,7 +44,7 @@ class BatchFilters(NamedTuple):
     def tags(self) -> list[bytes]:
         """Tags (hashes) by which the database finds the batches that match these filters.
 
-        Tags of metadata come first, because fewer batches have them.
+        Tags of metadata come first, because the fewest batches have such a tag.
         """
         tags = metadata_tags(self.metadata)
         if self.model is not None:

@@ -99,7 +99,7 @@ class ChatAdapter:
 def _isolated() -> Generator[None]:
     """Return a context manager for calls of the operator's code.
 
-    It turns all exceptions of this code into MicrobatchFailed.
+    If this code raises an exception, the context manager raises MicrobatchFailed instead.
     """
     try:
         yield
@@ -111,11 +111,11 @@ def _isolated() -> Generator[None]:
 def _check_types(result: ChatResult) -> ChatResult:
     """Check the types in a result that the operator's own code (the executor) returned for one chat.
 
-    Return the result, with its body as bytes.
+    Return the result. Its body is converted to `bytes`.
 
     Raises:
-        ValueError: the result is not a pair, or its status is a number outside 200 to 599.
-        TypeError: status or body has a wrong type.
+        ValueError: the result does not have exactly two values, or the status is not in 200 to 599.
+        TypeError: the status or the body has a wrong type.
     """
     status, body = result
     if status is not None and not 200 <= status <= 599:

@@ -23,8 +23,8 @@ class MicrobatchPart(NamedTuple):
     """The contribution of one line to a shared request, which contains the requests of several lines.
 
     Attributes:
-        shared: the properties of the line's request that must be equal for all lines of a shared request, as
-            bytes. Example: the model.
+        shared: the properties of the line's request, such as the model, as bytes. Lines may share a request
+            only if these bytes are equal.
         own: the JSON that this line adds to the body of the shared request.
         tokens: estimated number of input tokens of the line.
     """
@@ -48,12 +48,12 @@ class MicrobatchResult(NamedTuple):
 class MicrobatchFailed(Exception):
     """Raised if lines cannot be joined into one request, or if their shared response cannot be split.
 
-    The message has the reason.
+    The message of the exception is the reason.
     """
 
 
 class MicrobatchAdapter(Protocol):
-    """The interface of objects that join several lines' requests into one, and split its response.
+    """The interface of objects that join the requests of several lines, and split the shared response.
 
     There is one adapter for each kind of request.
     """
@@ -92,7 +92,7 @@ class MicrobatchAdapter(Protocol):
 
 
 class EmbeddingsAdapter:
-    """The adapter that joins the embeddings requests of several lines into one, and splits its response.
+    """The adapter that joins the embeddings requests of several lines, and splits the shared response.
 
     Lines may share a request if their inputs have the same type and all their other fields are equal.
     """
@@ -149,9 +149,9 @@ def _single_response(whole: JsonFields, item: JsonFields, usage: Counts | None) 
 
 
 def _divide_usage(usage: msgspec.Raw | None, weights: Sequence[int]) -> list[Counts | None]:
-    """Divide the token counts of a shared response between its lines, by weight. Return one value per line.
+    """Divide the token counts of a shared response between the lines, in proportion to `weights`.
 
-    If the response has no usage, every value is None.
+    Return the token counts of each line. If the response has no usage, return None for each line.
 
     Args:
         usage: the field `usage` of the shared response.
@@ -219,7 +219,7 @@ class MicrobatchSize:
     def record_success(self) -> None:
         """Count a successful shared request. After enough successes, raise the maximum by one line.
 
-        As many successes are needed as the maximum has lines, such as 8 successes for 8 lines.
+        Example: if the maximum is 8 lines, it is raised to 9 after 8 successes.
         """
         self._failures = 0
         self._grow(self.current)

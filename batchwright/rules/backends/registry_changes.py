@@ -5,8 +5,8 @@ is merged setting by setting:
 
 - A null removes a setting that an earlier change has set.
 - A list replaces the whole earlier list.
-- The list `backends` names all backends of the model. If one of them was also in the earlier list, it keeps
-  the settings that the patch does not mention.
+- The list `backends` names all backends of the model. If a backend was also in the earlier list, the settings
+  that the patch does not mention stay unchanged.
 """
 
 import json
@@ -68,8 +68,8 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 class _Gateways(RegistryEntry):
     """A validator for one gateway in a model's list of backends.
 
-    A gateway is a backend that serves all models. `backends` contains only this gateway. Its key is its index
-    in the model's list, so that error messages show this index.
+    A gateway is a backend that serves all models. `backends` has one entry: the index of the gateway in the
+    model's list, and the gateway. So error messages show this index.
     """
 
     backends: dict[int, GatewayConfig]
@@ -82,8 +82,8 @@ def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValu
 
     - Null removes the value in `before`.
     - An object is merged with the object in `before` field by field, by the same rules.
-    - The list `backends` names all backends of the result. If a backend was in the earlier list, its settings
-      there are kept, except for those that the patch changes.
+    - The list `backends` names all backends of the result. If a backend was also in the list in `before`, the
+      settings that the patch does not mention stay unchanged.
     - Any other value, such as another list, replaces the value in `before`.
     """
     result = dict(before)

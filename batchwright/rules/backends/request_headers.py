@@ -22,7 +22,7 @@ _BODY_HEADERS = frozenset({"content-encoding", "content-language", "content-rang
 
 
 class HeaderConflict(NamedTuple):
-    """A configured header that a model cannot use: it occurs twice, or Batchwright sends it itself.
+    """A header in a model's configuration that occurs twice, or that Batchwright itself sends.
 
     Attributes:
         field: name of the setting with the header, such as `headers`.
@@ -38,10 +38,9 @@ class HeaderConflict(NamedTuple):
 
 
 def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> HeaderConflict | None:
-    """Return the first header that the model cannot use; None if there is none.
+    """Return the first header of a model that occurs twice, or that Batchwright itself sends.
 
-    A header cannot be used if it occurs twice, or if Batchwright sends it itself. The message in the result
-    names the header and the remedy.
+    Return None if the model has no such header.
 
     Args:
         model: name of the model, for the message.
@@ -105,8 +104,10 @@ def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> 
 def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str) -> str:
     """Return a message about the first header that the backend cannot use; empty if there is none.
 
-    A header cannot be used in two cases: `headers` or `batch_headers` contains the same name twice, ignoring
-    case, or the header would replace one that Batchwright itself sends.
+    A header cannot be used in these cases:
+
+    - `headers` or `batch_headers` contains its name twice. Upper and lower case do not matter.
+    - Batchwright itself sends a header with this name.
 
     Args:
         backend: configuration of the backend.
@@ -123,7 +124,7 @@ def _first_conflict(
 ) -> HeaderConflict | None:
     """Return the first header that the backend cannot use; None if there is none.
 
-    The index of the backend is missing in the result.
+    The field `backend` of the result is not set.
 
     Args:
         backend: configuration of the backend.
@@ -156,14 +157,14 @@ def _used_dispatch_header(backends: Iterable[BackendConfig], dispatch_header: st
 
 
 def reserved_for(name: str, dispatch_header: str = "") -> str:
-    """Return what Batchwright itself sends in a header, in a few words; empty if it does not send it.
+    """Return a description of what Batchwright itself sends in a header, as a part of an error message.
 
-    The words are a part of error messages. Example: "the trace context of its request".
+    Example: "the trace context of its request". The result is empty if Batchwright does not send the header.
 
     Args:
         name: name of the header.
         dispatch_header: lower-case name of the header that Batchwright sends to each backend whose
-            `send_dispatch_header` is on; empty if it is on for no backend.
+            `send_dispatch_header` is on; empty if no backend has this setting on.
     """
     lower = name.lower()
     if lower in _TRACE_HEADERS:
@@ -236,13 +237,13 @@ def check_passed_value(value: str) -> None:
 
 
 def currently_passed(headers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return those of a batch's stored headers that may still be forwarded to backends.
+    """Return the headers of a batch that the settings still allow to forward to backends.
 
-    The client sent the headers when it created the batch. The settings may have changed since then.
+    The settings may have changed after the client created the batch and sent the headers.
 
     Args:
-        headers: the stored headers, by name in lower case.
-        names: names of the headers that the settings now allow, in lower case.
+        headers: the stored headers of the batch, by name in lower case.
+        names: names of the headers that the settings allow now, in lower case.
     """
     allowed = set(names)
     return {name: value for name, value in headers.items() if name in allowed}

@@ -1,7 +1,7 @@
-"""Check which stored keys and certificates a model may use after an operator has changed it at run time.
+"""Check which stored keys and certificates an operator's change of a model at run time may use.
 
-Only the registry file decides which host receives a stored key or client certificate. A change at run time
-may change where requests go, but it must never send a key to another host.
+The registry file decides which host receives a stored key or client certificate. A change at run time can
+send requests to another host, but must never send a stored key or certificate there.
 """
 
 from collections.abc import Sequence, Set
@@ -46,12 +46,10 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 
 
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
-    """Return a model without the credentials that it must not use, and one message for each changed backend.
+    """Return a model without forbidden credentials, and one message for each changed backend.
 
-    If a backend uses a forbidden credential, all its settings of keys and TLS are removed.
-
-    Call this for models that an operator has registered at run time, after the registry file has changed. The
-    new file can forbid a credential that such a model already uses.
+    If a backend has a forbidden credential, all keys and TLS settings of this backend are removed. When the
+    registry file changes, a credential of a model that an operator has set earlier can become forbidden.
 
     Args:
         config: configuration of the model.
@@ -83,15 +81,12 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_not_in_file(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return the first credential that a backend configured at run time must not use.
+    """Return the first credential that a backend configured at run time must not use; None if there is none.
 
-    The result has the name of the setting and a message. It is None if all credentials of the backend are
-    allowed:
+    The result has the name of the setting and a message. These credentials are forbidden:
 
-    - The backend may use a stored API key (`api_key_name`) or a certificate file only if the registry file
-      uses the same key or file.
-    - The backend may never use a key file or an environment variable with a key. Only the registry file may
-      name these.
+    - `api_key_file` and `api_key_env`, because only the registry file may set them.
+    - `api_key_name` and the TLS files, if no backend in `trusted` has the same value.
 
     Args:
         backend: configuration of the backend.
@@ -131,8 +126,8 @@ def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> boo
 
     - The backend's configuration names an API key or a client certificate.
     - The backend is a gateway (a backend for all models). It gets the key BATCHWRIGHT_BACKEND_API_KEY.
-    - The backend has a header in common (name and value) with a backend in `trusted` that has the same URL.
-      The value may be a credential.
+    - A backend in `trusted` has the same URL, and a header with the same name and value. The value of this
+      header may be a credential.
 
     Args:
         backend: configuration of the backend.

@@ -1,4 +1,4 @@
-"""Decide the order of a tenant's batches: how priorities divide permits, and which batch is sent first."""
+"""Decide in which order the batches of a tenant send their lines."""
 
 import hashlib
 import math
@@ -21,19 +21,20 @@ _MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; lengths
 
 
 def priority_weight(priority: int) -> float:
-    """Return the weight of a priority when a tenant's permits are divided between its priorities.
+    """Return the weight of a priority among the priorities of one tenant.
 
-    The default priority has the weight 1. Each priority has twice the weight of the next lower priority.
+    The tenant's requests in flight are divided between the priorities in proportion to these weights. The
+    default priority has the weight 1. Each priority has twice the weight of the next lower priority.
     """
     return 2.0 ** (priority - DEFAULT_PRIORITY)
 
 
 def fairness_key_of(tenant_key: str, priority: int, group: str = "") -> str:
-    """Return the fairness key of a batch's tasks, by which Temporal divides workers between tasks.
+    """Return the Temporal fairness key of a batch's tasks.
 
-    All tasks with the same key together get a part of the workers, in proportion to the weight of the tenant.
-    Tasks with the same key start in the order in which they were scheduled. The result contains the priority
-    and the size of the batch, so that an urgent batch does not wait for tasks of the tenant's other batches.
+    Temporal divides the workers between fairness keys, in proportion to the weights of the tenants. Tasks
+    with the same key start in the order in which they were scheduled. The result contains the priority and
+    the size of the batch. So an urgent batch does not wait for tasks of the tenant's other batches.
 
     Args:
         tenant_key: fairness key of the tenant, with which the result begins.
@@ -89,7 +90,9 @@ class Rank(NamedTuple):
 
     Attributes:
         is_safe: False if the batch is at risk of missing its deadline. Such batches send first.
-        value: number of lines left if the batch is safe; seconds that it has to spare if it is at risk.
+        value: orders the batches with the same `is_safe`. If the batch is safe, this is the number of its
+            lines left. If the batch is at risk, this is the time from its earliest end to its deadline, in
+            seconds.
     """
 
     is_safe: bool
@@ -102,12 +105,12 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id. The batch with the lowest rank sends first.
 
-    A new batch has no rank until the next update. Until then, it comes after the batches at risk of missing
-    their deadline, and before all others.
+    A new batch has no rank until the next update. Until then, a new batch comes after the batches at risk of
+    missing their deadline, and before all others.
 
     Attributes:
-        first: pairs (tenant, id of the batch that sends first), one for each priority of each tenant. A
-            tenant with only one batch of the model is left out, because its batch competes with no other.
+        first: for each priority of each tenant, the tenant and the id of the batch that sends first. Tenants
+            with only one batch of the model are left out.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """
@@ -126,18 +129,19 @@ class BatchSchedule:
 
     The order is:
 
-    1. Batches at risk of missing their deadline. The batch with the least time to spare sends first.
+    1. Batches at risk of missing their deadline. The batch with the least time from its earliest end to its
+       deadline sends first.
     2. All other batches. The batch with the fewest lines left sends first, so that small batches do not wait
        for large ones.
 
-    The earliest possible end of a batch decides whether it is at risk. For this estimate, the batch alone
-    sends as many lines per second as all batches of its tenant, model and priority now send together. There
-    are three cases:
+    All batches of the same tenant, model and priority together send a number of lines per second. The
+    earliest end of a batch is when the batch would end if all these lines were its own. This end is compared
+    with the completion window (the time that the batch may take):
 
-    - The earliest end is before the last quarter of the batch's completion window (the time that it may
-      take): the batch is not at risk.
-    - It is in the last quarter: the batch is at risk.
-    - It is after the window: the batch does not count as at risk, because to send first would not help it.
+    - If the earliest end is before the last quarter of the window, the batch is not at risk.
+    - If the earliest end is in the last quarter, the batch is at risk.
+    - If the earliest end is after the window, the batch does not count as at risk. It would be late even if
+      it sent first.
     """
 
     def __init__(self) -> None:
@@ -159,8 +163,8 @@ class BatchSchedule:
     ) -> None:
         """Compute the ranks of all batches again.
 
-        A batch that was in `batches` at the last call, but is missing now, has probably ended. Its remaining
-        lines then count as sent, unless the batch is paused or its deadline has passed.
+        If a batch of the last call is missing in `batches`, it has probably ended. If it is not paused, and
+        its deadline has not passed, its remaining lines count as sent.
 
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
@@ -187,12 +191,12 @@ class BatchSchedule:
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
         """Measure how many lines of each model, tenant and priority got a result since the last update.
 
-        `_rate` computes lines per second from these numbers. If a batch was in the last update, but is
-        missing in `batches`, there are two cases:
+        `_rate` computes lines per second from these numbers. A batch of the last update can be missing in
+        `batches`:
 
-        - It is paused, or its deadline has passed: none of its lines count.
-        - Otherwise it has probably ended. All its remaining lines count, up to a maximum, because it may have
-          been cancelled.
+        - If the batch is paused, or if its deadline has passed, none of its lines count.
+        - Otherwise the batch has probably ended, so its remaining lines count. But it may have been
+          cancelled, so this number of lines has a maximum.
 
         Args:
             batches: the batches that have lines left and may send them now.

@@ -24,13 +24,13 @@ _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal a
 
 @dataclass(slots=True, eq=False)
 class _TimeInFlight:
-    """The requests that one tenant has in flight to a model, and the time that its requests have taken.
+    """One tenant's requests to a model: how many are in flight, and how long all of them have taken.
 
     Attributes:
-        clock: weighted time of the tenant's requests in seconds, at the time `since`. Each request adds its
-            duration, divided by the tenant's weight. Example: two requests of 3 s each add 6 s if the weight
-            is 1, and 3 s if it is 2. The clock also changes in other cases (see `FairShare`).
-        since: when `clock` was last updated.
+        clock: total duration of the tenant's requests, divided by the tenant's weight, in seconds. Example:
+            two requests of 3 s each add 6 s if the weight is 1, and 3 s if the weight is 2. The clock also
+            changes in other cases (see `FairShare`).
+        since: when `clock` was last updated, in seconds.
         default_weight: the tenant's weight as long as no other weight is set for it.
         share: 1 divided by the tenant's present weight.
         in_flight: number of requests in flight.
@@ -52,9 +52,8 @@ class _TimeInFlight:
     def reweigh(self, share: float, present: float) -> None:
         """Set `share` after the tenant's weight has changed, and adapt `clock`.
 
-        The tenant's lead (its clock minus `present`) counts as a number of requests in flight. The clock is
-        adapted so that this number stays the same. So the tenant gets no advantage or disadvantage from the
-        change.
+        The tenant's lead (the tenant's clock minus `present`) counts as a number of requests in flight (see
+        `FairShare`). This number must not change with the weight, so the clock is adapted.
 
         Args:
             share: 1 divided by the new weight.
@@ -73,16 +72,21 @@ class FairShare:
     flight. The durations of the requests do not matter.
 
     This rule alone is not enough: whole numbers of requests rarely match the weights exactly, and there may
-    be more tenants than permits. Therefore each tenant also has a clock, which shows how much it has used so
-    far. For each request in flight, the clock advances by 1 / weight seconds per second. A tenant's lead is
-    its clock minus the clock of the tenant that got the last permit. A lead counts as additional requests in
-    flight: with the weight 1, a lead of 5 s counts as one request. A longer lead counts as more, but always
-    as less than two requests. A negative lead counts as fewer requests.
+    be more tenants than permits. Therefore each tenant also has a clock. For each request in flight, the
+    tenant's clock advances by 1 / weight seconds per second. The tenant's lead is this clock minus the clock
+    of the tenant that got the last permit. A lead changes the number of requests that count as in flight:
 
-    A tenant that begins to wait must not profit from the time when it sent little. So a low clock is raised
-    to the lowest clock of the waiting tenants and of the tenant that got the last permit. After a pause of
-    some seconds, a high clock is lowered to the same value, so that the tenant has no disadvantage from
-    earlier requests.
+    - A positive lead adds requests. With the weight 1, a lead of 5 s adds one request. A longer lead adds
+      more than one request, but always less than two.
+    - A negative lead subtracts requests in the same way.
+
+    When a tenant begins to wait, its clock is compared with the lowest clock of the other waiting tenants and
+    of the tenant that got the last permit:
+
+    - If the tenant's clock is lower, it is set to this lowest clock. So a tenant gets no advantage from a
+      time in which it sent little.
+    - If the tenant had no request in flight for some seconds, its clock is also set to this lowest clock. So
+      a tenant has no disadvantage from earlier requests.
     """
 
     def __init__(self) -> None:
@@ -157,9 +161,9 @@ class FairShare:
         Args:
             tenant: name of the tenant.
             now: the current time in seconds.
-            is_contended: True if a tenant waits for the permit that becomes free. If it is False, the request
-                has taken nothing from other tenants. So the tenant's lead (see `FairShare`) is set to 0 if it
-                is above 0.
+            is_contended: True if a tenant waits for the permit that becomes free. If no tenant waits, the
+                request has taken nothing from other tenants. Then a positive lead of the tenant (see
+                `FairShare`) is set to 0.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -168,11 +172,11 @@ class FairShare:
             self._last = usage
 
     def refresh(self, weights: Mapping[str, float], waiting: Collection[str], now: float) -> None:
-        """Set the present weights. Delete what is known of tenants that have sent nothing for some seconds.
+        """Set the present weights. Delete the data of tenants without requests in flight for some seconds.
 
         Args:
             weights: the present weights of tenants. A missing tenant has its default weight.
-            waiting: the tenants that wait to send a request. They are not deleted.
+            waiting: the tenants that wait to send a request. Their data is not deleted.
             now: the current time in seconds.
         """
         present = self._last.clock_at(now)
@@ -198,9 +202,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns how much additional work the slice's next line is if a backend must first compute the
-            line's system prompt; otherwise 0. The slice with the lowest cost goes first. If `cost` is None,
-            the cost is 0.
+        cost: returns the expected extra work of the backends for the system prompt of the slice's next line,
+            as a number to compare slices; 0 if no extra work is expected. The slice with the lowest cost goes
+            first. If `cost` is None, the cost is 0.
     """
 
     batch_id: str
@@ -220,9 +224,9 @@ class _Priority(Generic[Request]):
     """Requests of one priority that wait for a permit. A permit is the right to have one request in flight.
 
     Attributes:
-        batches: requests by batch id. The batch that has waited longest since its last permit comes first.
-            The list of a batch has one request per slice (part of the batch). It is sorted by slice number,
-            the highest first, so the next request is usually taken from its end.
+        batches: the list of requests of each batch, by batch id. The batch that has waited longest since its
+            last permit comes first. Each list has one request per slice (part of the batch). The slice with
+            the lowest number is at the end of the list, and usually gets the next permit.
         permits: number of permits granted so far.
     """
 
@@ -284,14 +288,14 @@ class FairQueue(Generic[Request]):
     1. Priority: by weight and requests in flight, as `FairShare` chooses a tenant.
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
        has waited longest, so that no batch waits forever.
-    3. Slice: the one with the lowest `cost`. If several have this cost, the slice with the lowest number goes
-       first. So the slices end at different times, and while one stores its results, another one sends.
+    3. Slice: the one with the lowest `cost`. If several slices have this cost, the slice with the lowest
+       number goes first. So the slices end at different times: one can store its results, and another send.
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None until there are requests of a second priority. If
-            it is not None when `pop` returns a request, the caller must later call `shares.release` with
-            `str(request.priority)`, when the permit of this request is given back.
+        shares: divides the permits between priorities; None until there are requests of a second priority.
+            If `shares` is not None when `pop` returns a request, the caller must call `shares.release` with
+            `str(request.priority)` when the permit of this request is given back.
     """
 
     def __init__(self) -> None:
@@ -380,9 +384,8 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new fairness key for a tenant's tasks in Temporal, after the batch `stopped` has ended early.
 
-    Temporal divides the workers between fairness keys. It counts the cancelled tasks of this batch as if they
-    had run. If the tenant kept its old key, its next batches would have to wait as long as if these tasks had
-    run.
+    Temporal divides the workers between fairness keys. It counts cancelled tasks of the old key as if they
+    had run. With the old key, the next batches of the tenant would have to wait because of these tasks.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

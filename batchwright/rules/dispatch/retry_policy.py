@@ -16,9 +16,9 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """The effect of a request's outcome on its line: the line ends, uses up an attempt, or only waits.
+    """The effect of a request's outcome on the line's budget of attempts.
 
-    A line fails when it has used up `max_attempts` attempts.
+    A line has `max_attempts` attempts. When all are used up, the line fails.
     """
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
@@ -55,8 +55,8 @@ class Classification(NamedTuple):
     """Meaning of a request's outcome: its effect on the line, and the kind of failure.
 
     Attributes:
-        budget: the effect on the line. The field has this name because a line has a budget of attempts, and
-            the effect says if the outcome uses up one of them, ends the line, or only costs time.
+        budget: the effect on the line. The outcome ends the line, uses up one of the line's attempts, or
+            only costs time.
         category: the kind of failure; `Category.NONE` if the request succeeded.
     """
 
@@ -68,12 +68,12 @@ class RetryPolicy(NamedTuple):
     """The retry settings of one model. Times are in seconds.
 
     Attributes:
-        max_attempts: number of failed attempts after which a line fails. Only failures that may be the
-            line's own fault count.
+        max_attempts: number of failed attempts after which a line fails. A failure that is the backend's
+            fault does not count.
         initial_backoff: maximum wait after the first failure.
         max_backoff: maximum wait after any failure.
-        give_up_after: time after which a line also fails if it waits because of failures that are the
-            backend's fault. 0 means that it waits until the batch's deadline.
+        give_up_after: maximum time that a line waits because of the backend's failures. Then the line fails.
+            0 means that the line waits until the batch's deadline.
     """
 
     max_attempts: int = 5
@@ -305,7 +305,7 @@ def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | Non
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Return the seconds to wait that the header Retry-After asks for; None if it is missing or invalid.
+    """Return the wait in a Retry-After header, in seconds; None if the header is missing or invalid.
 
     The result is at most MAX_RETRY_AFTER.
 

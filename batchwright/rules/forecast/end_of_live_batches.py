@@ -31,19 +31,21 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 
 
 class _Progress:
-    """An estimate of how much work one line of a batch is for one model, compared with an average line.
+    """An estimate of the work of a batch's lines for one model, compared with the model's average line.
 
-    Two numbers are compared: how many lines got a result, and how many would have got one if all lines were
-    average. The second number follows from the part of the model's capacity that the batch had.
+    The estimate compares two numbers:
+
+    - the lines of the batch that got a result;
+    - the average lines that would have got a result with the batch's part of the model's capacity.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
-        """Start with what is known about a batch.
+        """Start with the present numbers of a batch.
 
         Args:
-            settled: number of settled lines (lines with a stored result) so far.
-            lines: how many of them settled in the last `seconds`.
-            seconds: length of this recent period, in seconds.
+            settled: number of lines with a stored result.
+            lines: number of lines that got their result in the recent period.
+            seconds: length of the recent period, in seconds.
         """
         self._settled = settled
         self._actual = self._expected = lines
@@ -93,8 +95,8 @@ class _ModelRate:
     def restart(self) -> None:
         """Begin a new measurement after an idle period.
 
-        Earlier measurements stay, but with a small weight: the new lines may take longer or shorter than the
-        earlier ones.
+        The new lines may be more or less work than earlier lines. So earlier measurements keep only a small
+        weight.
         """
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
@@ -105,10 +107,10 @@ class _ModelRate:
 
         Args:
             done: work of the lines that got a result, as a number of average lines.
-            started: by how much the number of requests in flight has grown in this period. These additional
-                requests are partly done, so a part of their work is added to `done`: half of it if all
-                requests take the same time, less if their durations differ. The part is negative if durations
-                differ very much, because then mostly short requests have ended.
+            started: by how much the number of requests in flight has grown in this period. A part of the
+                work of these requests is already done, and is added to `done`. If all requests take the same
+                time, half of the work is added. If durations differ, less is added. If durations differ very
+                much, mostly short requests have ended, and the added number is negative.
             passed: length of the period, in seconds.
         """
         if passed <= 0:
@@ -154,9 +156,8 @@ class _ModelRate:
 class Forecaster:
     """A forecaster of when each live batch will end, from the progress that each call of `observe` reports.
 
-    Lines of different batches may need different amounts of work. The forecaster learns this from the
-    progress: if a batch settles fewer lines than other batches in the same time, each of its lines is more
-    work.
+    Lines of different batches may be different amounts of work. The forecaster learns these amounts from the
+    progress. Example: if fewer lines of a batch get a result than expected, each of these lines is more work.
     """
 
     def __init__(self) -> None:
@@ -254,9 +255,9 @@ class Forecaster:
 
         The work that was done since the last call of `observe` is divided in two steps:
 
-        1. Each priority of each tenant gets the fraction that it had of the model's capacity at that call.
-        2. Within a priority, each batch gets a part in proportion to its lines that really got a result. The
-           order of the batches is not used, because it may have changed since then.
+        1. If a priority of a tenant had 30 % of the model's capacity at that call, it gets 30 % of the work.
+        2. Within a priority, each batch gets a part in proportion to the batch's lines that really got a
+           result. The order of the batches is not used, because the order may have changed since that call.
 
         Args:
             model: measurements of the model, with its batches at the last call.
@@ -336,8 +337,8 @@ def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
 def must_report(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
     """Return True if a new forecast must be reported to the batch's workflow.
 
-    It must be reported if it differs much from the last reported forecast, and if that report is old enough.
-    Each report adds an event to the history of the workflow, so the number of reports is limited.
+    Both conditions are necessary: the new forecast differs much from the last reported forecast, and the last
+    report is old enough. Each report adds an event to the workflow's history, so reports are limited.
 
     Args:
         reported: the last reported forecast.

@@ -19,9 +19,9 @@ class NewBatchForecast(NamedTuple):
     Attributes:
         p50: the batch is done within this number of seconds with a probability of 50 %.
         p90: the batch is done within this number of seconds with a probability of 90 %.
-        soonest: number of seconds in the best case. It is very unlikely that the batch is done earlier. In
-            the best case, the batch sends its lines before all others of its priority, and its lines are much
-            less work than average lines.
+        soonest: number of seconds in the best case. In the best case, the batch sends its lines before all
+            other batches of its priority, and its lines are much less work than average lines. The batch is
+            very unlikely to be done earlier.
         lines_ahead: number of lines of other batches that are sent before this batch is done.
     """
 
@@ -33,9 +33,9 @@ class NewBatchForecast(NamedTuple):
     def fit(self, seconds_left: float) -> StartFit:
         """Return FITS, AT_RISK or CANNOT: whether the batch will be done within `seconds_left`.
 
-        FITS means that the batch is done in time with a probability of 90 %. CANNOT means that it is very
-        unlikely to be done in time, even if its lines are sent before those of all other batches of its
-        priority. AT_RISK is returned in all other cases.
+        - FITS: the batch is done in time with a probability of at least 90 %.
+        - CANNOT: the batch is very unlikely to be done in time, even in the best case (see `soonest`).
+        - AT_RISK: all other cases.
 
         Args:
             seconds_left: rest of the time that the batch may take, in seconds.

@@ -20,8 +20,8 @@ class ModelSpeed(Message):
     """The speed of a model: how fast its lines settle (get a result), and how long its requests take.
 
     Attributes:
-        lines_per_second: lines that settle per second, measured while lines waited to be sent. A line counts
-            by its work: a line of average work counts as 1.
+        lines_per_second: lines that settle per second, measured while lines waited to be sent. A line with
+            twice the work of an average line counts as two lines.
         lines_measured: number of settled lines from which `lines_per_second` was measured.
         pending: number of requests in flight.
         mean: mean duration of a request, in seconds.
@@ -39,8 +39,9 @@ class LineWork(NamedTuple):
     """The average work of a batch's lines for one model, and how many of these lines get results per second.
 
     Attributes:
-        per_line: work of one line. An average line of the model has the work 1.
-        certainty: number of lines with a result from which `per_line` was measured.
+        per_line: average work of the batch's lines, compared with all lines of the model. 2 means that a line
+            of the batch takes twice as much of the model's capacity as an average line.
+        certainty: number of lines from whose results `per_line` was measured.
         lines_per_second: number of lines of the batch that get a result per second at present.
     """
 
@@ -105,9 +106,10 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return the seconds that a batch of the queue takes at least, with a probability of 90 %.
+        """Return the seconds until a batch ends in the best case.
 
-        This is the best case: its lines are sent before those of all other batches of its priority.
+        In the best case, the batch sends its lines before all other batches of its priority. Even then, the
+        batch takes longer than the result with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -119,15 +121,14 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return the seconds from the sending of a batch's last line until all its requests have ended.
+        """Return the seconds after the sending of a batch's last line until all its requests have ended.
 
-        The requests have ended by then with the given probability. Shortly before its end, a batch sends more
-        than all others of its priority. So all requests in flight of this priority are counted as its
-        requests, but at most as many as it has lines left.
+        Shortly before its end, a batch sends most of the lines of its priority. So all requests in flight of
+        this priority are counted as the batch's requests, up to the number of lines that the batch has left.
 
         Args:
             work: the batch.
-            probability: a number from 0 to 1.
+            probability: probability that the requests have ended after the returned time, from 0 to 1.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)

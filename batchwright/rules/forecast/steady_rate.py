@@ -35,8 +35,8 @@ class SteadyRate:
             lines: how many lines got a result in this period.
             pending: number of requests in flight at the end of the period.
             passed: length of the period in seconds.
-            limited: True if something other than the model is the limit of all waiting lines: a rate limit of
-                their tenant, or a limit of requests in flight of their tenant or API key.
+            limited: True if each waiting line belongs to a tenant with a rate limit or with a limit of
+                requests in flight, or to an API key with a limit of requests in flight.
         """
         self._most_pending = max(float(pending), self._most_pending * math.exp(-passed / _PENDING_SECONDS))
         if lines <= 0 or limited or pending < _BUSY_PART * self._most_pending:
@@ -50,8 +50,8 @@ class SteadyRate:
     def per_second(self, mean_duration: float) -> float | None:
         """Return the rate in lines per second; None if it was measured for too short a time.
 
-        The measurement must last several times as long as an average request: at its beginning, all requests
-        may have just begun, so that none of them ends for a while.
+        If all requests begin at the start of the measurement, no request ends for a while. So the measurement
+        must last several times as long as an average request.
 
         Args:
             mean_duration: mean duration of the model's requests, in seconds.

@@ -56,8 +56,8 @@ def remaining_seconds(*, remaining: int, settled: int, elapsed: float, speed: fl
     """Return the estimated seconds until all remaining lines of a batch have a result.
 
     The estimate uses the recent speed or the average speed, whichever is higher. If no line has a result yet,
-    the result is `elapsed`. If it is compared with the rest of the time that the batch may take, the batch
-    looks late as soon as half of this time has passed.
+    the result is `elapsed`. So a batch without any result looks late when half of the time from its
+    beginning to its deadline has passed.
 
     Args:
         remaining: number of lines without a result.

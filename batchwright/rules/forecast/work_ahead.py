@@ -1,8 +1,8 @@
 """Compute how much work is done in total until one tenant, priority or batch has done its own work.
 
-Tenants, priorities and batches are called owners here. They divide the capacity of a model by weight.
-Example: two owners have equal weights. When the first to finish has done its 10 lines, both together have
-done 20.
+Tenants, priorities and batches are called owners here. Owners divide the capacity of a model by weight.
+Example: two owners with equal weights have 10 and 15 lines. When the first owner has done its 10 lines, both
+owners together have done 20 lines.
 """
 
 from bisect import bisect_right
@@ -44,8 +44,8 @@ class SharedCapacity:
     def work_done_when(self, work: float, weight: float) -> float:
         """Return how much work all owners together do from now until one owner has done `work`.
 
-        An owner is a tenant, a priority or a batch. Example: two owners have equal weights and 10 or more
-        lines each. While one of them does 10 lines, both together do 20, so the result is 20.
+        An owner is a tenant, a priority or a batch. Example: two owners with equal weights have 10 and 15
+        lines. While the first owner does its 10 lines, both owners together do 20, so the result is 20.
 
         Args:
             work: work of one of the owners that divide the capacity.
@@ -122,24 +122,24 @@ class WorkUntil:
     def last_line_of(self, work: UnsettledWork) -> float:
         """Forecast how much work all tenants together do from now until this batch's last line is sent.
 
-        The result includes the work of the batch itself. It is a number of average lines of the model.
+        The result is a number of average lines of the model, and includes the work of the batch itself.
         """
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
         """Forecast, for the best case, how much work is done from now until this batch's last line is sent.
 
-        In the best case, the lines of the batch are sent before those of all other batches of its tenant and
-        priority. The work of all tenants counts, and so does the work of the batch itself. The result is a
-        number of average lines of the model.
+        In the best case, the batch sends its lines before all other batches of its tenant and priority. The
+        result is a number of average lines of the model. It includes the work of all tenants and of the batch
+        itself.
         """
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work all tenants do while this batch's priority does the work `in_priority`.
+        """Return how much work all tenants do while the batches of one priority do the work `in_priority`.
 
-        A priority here is all batches of one tenant that have the same priority. The result includes
-        `in_priority`. Both are numbers of average lines.
+        These are all batches with the tenant and the priority of `work`. The result includes `in_priority`.
+        Both amounts of work are numbers of average lines.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)
@@ -169,6 +169,6 @@ def present_shares(work: Sequence[UnsettledWork]) -> dict[ModelOfBatch, float]:
 def _place(work: UnsettledWork) -> tuple[int, str]:
     """Return the sort key of a batch among the batches of its tenant and priority.
 
-    They send their lines in the order of these keys.
+    The batch with the lowest key sends its lines first.
     """
     return work.left, work.batch_id
