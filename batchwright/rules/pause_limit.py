@@ -15,9 +15,9 @@ _CHANGES_OF_A_LIFE = 1_000  # further ones until the batch must have ended, even
 
 
 def allowed_pause_changes(order: BatchOrder, at: datetime) -> int:
-    """Return how many pauses and resumes of a batch, counted together, are allowed until the time `at`.
+    """Return how many pauses and resumes of a batch are allowed from its creation until the time `at`.
 
-    They are counted from the creation of the batch. `order` describes the batch.
+    Pauses and resumes are counted together. `order` describes the batch.
     """
     return FREE_CHANGES + max((at - order.created_at) // change_interval(order), 0)
 
@@ -41,14 +41,14 @@ def change_interval(order: BatchOrder) -> timedelta:
 
 
 def is_overtaken(change: int, last: int, since: timedelta) -> bool:
-    """Return True if a pause or resume must be ignored, because a later one has already had an effect.
+    """Return True if a pause or resume must be ignored, because a newer one has already had an effect.
 
-    Each pause or resume of a batch has a number, which is higher than the numbers before. After the database
-    was restored from a backup, the numbers may start lower again. Therefore a lower number counts as older
-    only if the two arrive within a minute.
+    Each new pause or resume of a batch gets a higher number. But after the database is restored from a
+    backup, a new number can be lower than an old number. Therefore a pause or resume with a lower number
+    counts as older only if `since` is below one minute.
 
     Args:
-        change: number of the pause or resume; 0 if it has no number. Then the result is False.
+        change: number of the pause or resume. If there is no number, `change` is 0 and the result is False.
         last: number of the last pause or resume that had an effect.
         since: time since the last pause or resume that had an effect.
     """

@@ -5,10 +5,10 @@ slower. If no requests queue, response times stay the same. There are three kind
 
 - After slow responses, the limit is lowered. If responses do not get faster, the backend is slow but not
   crowded, and the limit is restored.
-- From time to time, the limit is lowered although responses are not slow. The backend may have been crowded
-  from the start, so that slow responses look usual.
-- While as many requests are in flight as the limit allows, the limit is raised. The steps grow as long as the
-  additional requests do not queue.
+- From time to time, the limit is lowered although responses are not slower than usual. If requests have
+  queued in the backend from the start, the usual response time is too long.
+- If nearly as many requests are in flight as the limit allows, the limit is raised. If the additional
+  requests do not queue, the next increase is larger.
 """
 
 import math
@@ -34,12 +34,12 @@ _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed i
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """The bounds of an adaptive limit: its maximum, and how slow responses may be.
+    """The bounds of an adaptive limit: its maximum, and the accepted slowdown of responses.
 
     Attributes:
         ceiling: maximum of the limit, in requests in flight.
-        tolerance: if responses take more than this many times as long as usual, the limit is lowered as a
-            trial.
+        tolerance: accepted ratio of the response time to the usual response time. If the ratio is greater, a
+            lower limit is tested.
     """
 
     ceiling: int
@@ -60,7 +60,7 @@ class LimitChange(StrEnum):
 
 
 class TrialResult(StrEnum):
-    """The result of a trial (a change of the limit that is being tested), as the responses so far show it."""
+    """The result of a trial (a tested change of the limit), according to the responses so far."""
 
     UNCLEAR = "unclear"  # more responses are needed
     NO_CHANGE = "no_change"  # as many requests are in flight as before the trial
@@ -78,7 +78,7 @@ class LimitTrial:
         level: mean latency level of the responses before the change. The latency level of a response is the
             logarithm of its seconds, corrected for the kind of request.
         change: reason of the change.
-        failures: how many decreases of the limit in this trial did not help.
+        failures: how often the limit was lowered in this trial without making responses faster.
     """
 
     limit: float
@@ -88,10 +88,10 @@ class LimitTrial:
     failures: int = 0
 
     def responses_needed(self, meter: ResponseMeter) -> float:
-        """Return how many responses the current measurement window needs before `judge` can decide.
+        """Return how many responses the current measurement window must have before `judge` is called.
 
         Args:
-            meter: measures the responses. It has the current window.
+            meter: measures the responses in the current window.
         """
         # If requests queue, the level changes by at least this much.
         effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
@@ -115,9 +115,9 @@ class LimitTrial:
         return TrialResult.QUEUED if is_queued else TrialResult.ROOM
 
     def _change(self, meter: ResponseMeter) -> float:
-        """Return how the number of requests in flight has changed in this trial, as log(new / old).
+        """Return log(new / old), the change of the number of requests in flight in this trial.
 
-        The result is positive if more requests are in flight than before the trial.
+        `new` is the highest number in the current window. `old` is the number before the trial.
         """
         return math.log(max(meter.window.peak, 1) / self.used)
 
@@ -135,14 +135,14 @@ class TrialSchedule:
     def may_decrease(self, meter: ResponseMeter, now: float) -> bool:
         """Return True if the limit may now be lowered without any sign of overload.
 
-        This is a test: do responses get faster with fewer requests in flight? If they do not, the test has
-        only cost throughput. Its cost is counted in seconds of full throughput. The test is allowed if the
-        last one is long enough ago (usually 30 seconds; longer after tests that did not help), and in
-        addition one of two conditions holds:
+        Such a decrease tests whether responses get faster with fewer requests in flight. The test reduces
+        throughput. The lost throughput is the cost of the test. A cost of one second is the number of
+        requests that the backend completes in one second without the test.
 
-        - Its expected cost is at most `_CHEAP_PROBE_SECONDS`.
-        - Its expected cost is at most the fraction `_PROBE_COST` of the time since the last trial, which is
-          any tested change of the limit.
+        Two conditions must be met. First, the last trial (any tested change of the limit) has ended long
+        enough ago: usually 30 seconds, and longer after decreases that did not help. Second, the expected
+        cost is at most `_CHEAP_PROBE_SECONDS`, or at most the fraction `_PROBE_COST` of the time since the
+        end of the last trial.
         """
         if now < self._next_decrease_at:
             return False
@@ -170,31 +170,37 @@ class TrialSchedule:
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """Set the pause before each tested decrease of the limit back to its first value, 30 seconds.
+        """Set the pause before each tested decrease of the limit to 30 seconds, its first value.
 
-        `try_decreases_less_often` may have made the pause longer, because decreases did not help. Call this
-        method after a tested decrease or increase of the limit was a success: further decreases may then
-        help, too.
+        Call this method after a tested decrease or increase of the limit was a success, because another
+        decrease may then help. The pause may be longer than 30 seconds because of
+        `try_decreases_less_often`.
         """
         self._decrease_pause = _DECREASE_SECONDS
 
     def try_decreases_less_often(self) -> None:
-        """Test decreases of the limit half as often from now on, because the last one did not help."""
+        """Double the pause before each tested decrease of the limit, because the last decrease did not help.
+
+        The pause is at most 480 seconds.
+        """
         self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
 
     def continue_increases(self, now: float) -> None:
-        """Allow the next increase of the limit now, and make it larger, because the last one helped."""
+        """Allow another increase of the limit immediately, because the last increase was a success.
+
+        The new increase may be larger than the last increase.
+        """
         self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
         self._next_increase_at = now
 
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
         """Do not raise the limit for some time, because more requests than `good_limit` were too many.
 
-        The pause takes at least two seconds and at least five measurement windows.
+        The pause takes two seconds or five measurement windows, whichever is longer.
 
-        The first increase after this pause is larger than usual if `good_limit` is below half of the best
-        limit so far: the highest `good_limit`, which counts 2 % less at each further call. Before the first
-        call, the best limit is the maximum of the limit.
+        If `good_limit` is below half of the best limit, the first increase after the pause is larger than
+        usual. At first, the best limit is the maximum of the limit. Each call reduces the best limit by 2 %.
+        If `good_limit` is then higher, it becomes the best limit.
 
         Args:
             good_limit: the limit that the backend can probably handle.
@@ -208,10 +214,12 @@ class TrialSchedule:
 
 
 def slow_factor(slower: float) -> float:
-    """Return the factor by which the limit is multiplied if responses are `slower` times as slow as usual.
+    """Return the factor by which the limit is multiplied after slow responses.
 
     The factor is 1 / `slower`, but at least 0.5 and at most 0.7. Example: if a crowded backend takes twice as
-    long as usual, half of the requests wait in its queue. So the other half is enough to keep the backend
-    busy.
+    long as usual, half of the requests wait in its queue. So half of the limit keeps the backend busy.
+
+    Args:
+        slower: the response time divided by the usual response time.
     """
     return min(max(1 / slower, _MIN_DECREASE_FACTOR), DECREASE_FACTOR)

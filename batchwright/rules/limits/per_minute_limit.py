@@ -7,19 +7,20 @@ _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are
 class PerMinuteLimit:
     """The limit of the requests or tokens that may be sent in any 60 seconds.
 
-    The limit works like a bucket that fills evenly. A request may be sent while the bucket is not empty. The
-    request takes its cost (1 request, or its tokens) out of the bucket, whose content may become negative.
+    The limit works like a bucket that is filled at a constant rate. If the bucket is not empty, a request may
+    be sent. The request takes its cost (1 request, or its tokens) out of the bucket. The content of the
+    bucket may become negative.
 
-    A full bucket holds half a second of the limit. It fills a little more slowly than the limit, so that a
-    full bucket and 60 seconds of filling add up to exactly the limit. Only the last request of these 60
-    seconds can exceed it, by less than its cost.
+    A full bucket holds the number of requests or tokens that the limit allows in half a second. A full bucket
+    and 60 seconds of filling add up to exactly the limit. So only the last request in 60 seconds can exceed
+    the limit, by less than the cost of this request.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
         """Create a limit whose bucket of allowed requests or tokens is full.
 
         Args:
-            per_minute: requests or tokens per minute. The number may have a fraction; 0 blocks everything.
+            per_minute: requests or tokens per minute. The number need not be whole; 0 blocks everything.
             now: the current time in seconds.
         """
         self._at = now
@@ -29,8 +30,8 @@ class PerMinuteLimit:
     def change(self, per_minute: float, now: float) -> None:
         """Set another limit, in requests or tokens per minute.
 
-        What may be sent immediately (the content of the bucket) stays the same, but is reduced to half a
-        second of the new limit if it is more.
+        The requests or tokens in the bucket may still be sent. If they are more than the new limit allows in
+        half a second, their number is reduced to that.
         """
         self._fill(now)
         self._set(per_minute)
@@ -41,7 +42,7 @@ class PerMinuteLimit:
         return self._level > 0 and self._capacity > 0
 
     def charge(self, cost: float) -> None:
-        """Count `cost` (requests or tokens) as sent. A negative cost gives back what was counted too much."""
+        """Count `cost` (requests or tokens) as sent. A negative `cost` corrects an earlier, too high cost."""
         self._level -= cost
 
     def _set(self, per_minute: float) -> None:

@@ -1,6 +1,7 @@
-"""Divide the rate limits of all workers together: which limits are in effect, and what one turn may send.
+"""Compute the rate limits of models, and how many requests one turn may send.
 
-A turn is one attempt of a slice (part of a batch). Temporal limits how many turns start per second.
+A rate limit holds for all workers together. A turn is one attempt of a slice (part of a batch). Temporal
+limits how many turns start per second.
 """
 
 import math
@@ -21,9 +22,9 @@ MIN_RATE, MAX_RATE = 0.001, 1_000_000.0
 
 
 class RatesConflict(ValueError):
-    """Raised if the rate limits of single models use up the whole rate limit over all models.
+    """Raised if the rate limits of single models leave too little of the rate limit over all models.
 
-    The message names the rate limits.
+    Less than `MIN_RATE` is too little. The message contains these rate limits.
     """
 
 
@@ -38,10 +39,10 @@ class EffectiveRate(NamedTuple):
 
 
 class Pacing(NamedTuple):
-    """The way in which a rate is enforced: a maximum of requests per turn, and of turns per second.
+    """The two maximums that enforce a rate limit: requests per turn, and turns that start per second.
 
-    A turn is one attempt of a slice (part of a batch). It sends at most `lines` requests. The rate limit of
-    the task queue in Temporal limits how many turns start per second.
+    A turn is one attempt of a slice (part of a batch). In each turn, the worker sends at most `lines`
+    requests. The rate limit of the task queue in Temporal limits how many turns start per second.
     """
 
     requests_per_second: float
@@ -112,10 +113,10 @@ class RateTable:
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return Temporal's task queue to which the model's slices must move after a limit has changed.
+        """Return the Temporal task queue to which the model's slices (parts of a batch) must move.
 
-        The result is empty if they can stay in `queue`, the task queue in which they are now. A slice is a
-        part of a batch.
+        If the slices can stay in `queue`, their present task queue, return an empty string. Slices must move
+        if the model shares a rate limit with other models now and did not before, or the reverse.
         """
         if self.is_shared(model) == (queue == DISPATCH_QUEUE):
             return ""
@@ -145,14 +146,14 @@ def effective_rates(settings: Mapping[str, float], changes: Mapping[str, float])
 
 
 def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECONDS) -> Pacing:
-    """Compute how to enforce a rate: the maximum number of requests per turn, and of turns per second.
+    """Compute how many requests per turn, and how many new turns per second, keep to a rate limit.
 
     A turn is one attempt of a slice (part of a batch), in which a worker sends lines for a short time.
 
     Args:
         requests_per_second: the rate, above 0.
-        turn_seconds: length of a turn, at most `MAX_TURN_SECONDS`. A turn may send as many requests as the
-            rate allows in this time, but at least one and at most `MAX_TURN_LINES`.
+        turn_seconds: length of a turn, at most `MAX_TURN_SECONDS`. The number of requests per turn is this
+            length multiplied by the rate, but at least 1 and at most `MAX_TURN_LINES`.
     """
     lines = max(1, math.floor(min(turn_seconds, MAX_TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(MAX_TURN_LINES, lines))
@@ -160,7 +161,7 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """The pacing of all models: how the rate limit of each is enforced. `Pacing` describes one rate limit.
+    """The pacing of all models. The `Pacing` of a model says how its rate limit is enforced.
 
     Attributes:
         own: the pacing of each model that has a rate limit of its own.
@@ -174,11 +175,13 @@ class RateAllocation:
         return self.own.get(model) or self.shared
 
     def queues(self, served: Iterable[str]) -> dict[str, Pacing | None]:
-        """Return the pacing of every task queue that the workers poll, by its name; None means no limit.
+        """Return the pacing of every task queue that the workers poll, by the queue's name.
 
-        `Pacing` says how a rate limit is enforced. Models that share a rate limit use the task queue
-        `dispatch`. Each of these models also has a task queue of its own. Workers poll it without a limit,
-        only to move its slices to `dispatch`.
+        `Pacing` says how a rate limit is enforced. None means no limit.
+
+        Models that share a rate limit use the task queue `dispatch`. Workers also poll the task queue of each
+        single model. If the model shares a rate limit, they poll this task queue without a limit, and only
+        move the slices in it to `dispatch`.
 
         Args:
             served: names of the models that the workers serve.
@@ -200,7 +203,7 @@ def allocate_rates(
         turn_seconds: length of a turn (one attempt of a slice).
 
     Raises:
-        RatesConflict: the models' own rates leave nothing to share.
+        RatesConflict: the models' own rates leave less than `MIN_RATE` for the other models.
     """
     remainder = rates.remainder(served)
     own = {model: rates.own_rate(model) for model in rates.entries if rates.own_rate(model)}

@@ -1,9 +1,9 @@
 """Measure response times of a backend in windows of time, and compare them with the usual response times.
 
-A window is a period of at least 0.25 to 2 seconds. If all responses take about the same time, a few of them
-are enough to notice a change. If their times differ much, many responses are needed. The meter measures how
-much the times differ, and computes how many responses a comparison needs. Response times are corrected for
-the sizes of the responses.
+The minimum length of a window is the usual response time, but never below 0.25 or above 2 seconds. If all
+responses take about the same time, a few responses are enough to notice a change. If response times differ
+much, many responses are needed. The meter measures how much response times differ, and computes how many
+responses a comparison needs. Response times are corrected for the sizes of the responses.
 """
 
 import math
@@ -32,11 +32,12 @@ class MeasurementWindow:
     `LatencyBaseline`).
 
     Attributes:
-        responses: number of responses. It has a fraction if older responses count less.
+        responses: number of responses. In `ResponseMeter.history`, older responses count less, so the number
+            may be a fraction.
         levels: sum of the responses' latency levels.
         peak: highest number of requests in flight.
-        slow_since: when responses began to be slow, if the windows directly before this one were slow;
-            otherwise infinity.
+        slow_since: start of the first slow window. If the window directly before this window was not slow,
+            the value is infinity.
     """
 
     since: float
@@ -67,13 +68,13 @@ class MeasurementWindow:
 class LatencyBaseline:
     """The usual latency of a backend (its baseline), with which the latency of new responses is compared.
 
-    Long responses take longer than short ones. This must not look like a slowdown. Therefore responses are
-    divided into kinds, such as one model and about the same length. Each kind has an offset: by how much its
-    responses usually take longer than others. All numbers are logarithms of seconds. The latency level of a
-    response is the logarithm of its seconds minus the offset of its kind. So the levels of all kinds and
-    models can be compared.
+    Long responses take longer than short responses. This must not look like a slowdown. Therefore responses
+    are divided into kinds. Responses of one kind have, for example, the same model and about the same length.
+    The latency level of a response is the logarithm of its seconds, minus the offset of its kind. The offset
+    is positive for kinds that are usually slow, and negative for kinds that are usually fast. So the levels
+    of all kinds and models can be compared.
 
-    The baseline is a latency level, too. It follows lower levels quickly and higher levels slowly.
+    The baseline is also a latency level. It follows lower levels quickly and higher levels slowly.
     """
 
     def __init__(self) -> None:
@@ -85,8 +86,7 @@ class LatencyBaseline:
     def record(self, kind: Hashable, seconds: float) -> float:
         """Add a response to the current window (a short period of time), and return its latency level.
 
-        The level is the logarithm of `seconds` minus the offset of `kind`. The offset is by how much
-        responses of this kind usually take longer than others.
+        The level is the logarithm of `seconds`, minus the offset of `kind` (see `LatencyBaseline`).
         """
         value = math.log(max(seconds, 1e-4))
         offset = self._offsets.get(kind)
@@ -105,11 +105,11 @@ class LatencyBaseline:
 
         - If `level` and the baseline differ by at most two standard errors, the difference may be chance. The
           baseline moves slowly.
-        - If `level` is lower by more than that, the baseline moves quickly.
-        - If `level` is higher by more than that, the baseline moves very slowly.
+        - If `level` is more than two standard errors below the baseline, the baseline moves quickly.
+        - If `level` is more than two standard errors above the baseline, the baseline moves very slowly.
 
-        The offset of each kind of response in the window is also updated (by how much responses of this kind
-        usually take longer than others).
+        The first window sets the baseline to `level`. For each kind of response in the window, the offset
+        (see `LatencyBaseline`) is also updated.
 
         Args:
             level: mean latency level of the window's responses.
@@ -154,13 +154,13 @@ class LatencyBaseline:
 class _FirstRound:
     """The requests that were in flight when the first response of the backend arrived.
 
-    Among them, requests with short responses end first. If only these were measured, the usual response time
-    would be too low, and all later responses would look slow. So the measurement begins when most of these
-    requests have ended.
+    Requests with short responses end first. If only short responses were measured, the usual response time
+    would be too low, and all later responses would look slow. So the measurement begins when most requests of
+    the first round have ended.
 
     Attributes:
         until: time of the first response.
-        unfinished: how many of these requests still have to end before the measurement may begin.
+        unfinished: how many requests of the first round must still end before the measurement may begin.
     """
 
     until: float
@@ -172,11 +172,12 @@ class ResponseMeter:
 
     Attributes:
         window: the responses of the current window.
-        history: weighted sum of the earlier windows in which the limit of requests in flight was the same.
+        history: the responses of earlier windows under the present limit of requests in flight. Older windows
+            count less.
         baseline: the usual response times.
         response_seconds: moving average of the response time; 0 before the first response.
-        noise: variance of a single response's latency level (the logarithm of its seconds, corrected for the
-            kind of request); None before it is measured.
+        noise: variance of the latency levels of single responses; None before it is measured. The latency
+            level of a response is the logarithm of its seconds, corrected for the kind of request.
     """
 
     def __init__(self, now: float) -> None:
@@ -209,10 +210,10 @@ class ResponseMeter:
     def count_first_round_end(
         self, in_flight: int, sent_at: float, now: float, *, has_response: bool
     ) -> None:
-        """Count the end of a request, if it was in flight when the backend's first response arrived.
+        """Count the end of a request if the request belongs to the first round.
 
-        These requests are the first round, see `is_first_round_over`. Call this at the end of each request
-        until `noise` is known.
+        The first round is the requests that were in flight when the backend's first response arrived. Until
+        `noise` is measured, call this method at the end of each request.
 
         Args:
             in_flight: number of requests in flight, including this request.
@@ -226,10 +227,11 @@ class ResponseMeter:
             self._first_round.unfinished -= 1
 
     def is_first_round_over(self, now: float) -> bool:
-        """Return True if 97 % of the first round have ended; False before the backend's first response.
+        """Return True if 97 % of the requests in the first round have ended, or if they take too long.
 
-        The first round is the requests that were in flight when the first response arrived. All of them count
-        as ended when ten times the usual response time has passed since then.
+        The first round is the requests that were in flight when the backend's first response arrived. They
+        take too long if more than ten times the usual response time has passed since this first response.
+        Before the first response, return False.
         """
         first = self._first_round
         if first is None:
@@ -238,12 +240,12 @@ class ResponseMeter:
 
     @property
     def window_seconds(self) -> float:
-        """Minimum duration of a measurement window: one usual response time, but 0.25 to 2 seconds."""
+        """Minimum length of a measurement window: the usual response time, limited to 0.25 to 2 seconds."""
         return min(max(self.response_seconds, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds to wait after the limit of requests in flight has changed, until responses show it."""
+        """Seconds from a change of the limit of requests in flight until it affects response times."""
         return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
 
     @property
@@ -255,22 +257,22 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_compare_with_baseline(self, difference: float, limit: float) -> float:
-        """Return how many responses a measurement window needs before it is compared with the usual latency.
+        """Return how many responses a measurement window needs for a comparison with the baseline.
 
         The mean latency level of the window is compared with the baseline, the usual level. With fewer
-        responses, a difference between the two could be chance. The latency level of a response is the
+        responses, a difference between the two levels could be chance. The latency level of a response is the
         logarithm of its seconds, corrected for the kind of request.
 
         Args:
             difference: the smallest difference between the two levels that must be noticed.
-            limit: maximum number of requests in flight. With a low limit, a window has few responses, so
-                fewer responses are required.
+            limit: maximum number of requests in flight. The result is never below half of `limit`. This
+                minimum itself is at least 8 and at most 24 responses.
         """
         least = min(max(_WINDOW_RESPONSES, limit / 2), _TRIAL_RESPONSES)
         return max(least, (self.noise or 0.0) * (_CERTAINTY / difference) ** 2)
 
     def responses_to_compare_windows(self, effect: float) -> float:
-        """Return how many responses each of two time windows needs before their latency levels are compared.
+        """Return how many responses each of two time windows needs for a comparison of their latency levels.
 
         With fewer responses, a difference between the two levels could be chance. The latency level is the
         logarithm of a response's seconds, corrected for the kind of request.
@@ -283,10 +285,10 @@ class ResponseMeter:
     def proves_slowness(self, effect: float) -> bool:
         """Return True if the slow responses of the current window prove that the backend is slow.
 
-        A window is a short period of time. Its responses are a proof in two cases:
+        A window is a short period of time. One of two conditions is enough for a proof:
 
-        - There are at least as many responses as `responses_to_compare_windows(effect)` returns.
-        - Their mean latency level is so far above the usual level that the difference cannot be chance.
+        - The window has at least `responses_to_compare_windows(effect)` responses.
+        - The mean latency level of the responses is more than five standard errors above the usual level.
 
         Args:
             effect: the smallest difference between two latency levels (logarithms of seconds) that must be
@@ -309,9 +311,10 @@ class ResponseMeter:
         return before
 
     def add_to_history(self) -> None:
-        """Add the responses of the current window (period of time) to the history of the present limit.
+        """Add the responses of the current window (period of time) to the history.
 
-        When another limit of requests in flight is tried, its responses are compared with this history.
+        The history shows the response times under the present limit of requests in flight. If another limit
+        is tested, the new responses are compared with the history.
         """
         self.history.responses = self.history.responses * _HISTORY_DECAY + self.window.responses
         self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels

@@ -25,8 +25,8 @@ class ModelLoad(Struct):
     Attributes:
         lines: number of lines.
         input_tokens: estimated tokens of all prompts.
-        limited_output: sum of the output tokens that the lines allow, without the lines in `unlimited`.
-        unlimited: number of lines that set no limit of output tokens.
+        limited_output: maximum number of output tokens of all lines that are not in `unlimited`.
+        unlimited: number of lines whose maximum number of output tokens is unknown.
     """
 
     lines: int = 0
@@ -36,7 +36,7 @@ class ModelLoad(Struct):
 
     @property
     def most_output(self) -> int | None:
-        """Greatest possible number of output tokens of the lines; None if one of the lines sets no limit."""
+        """Maximum number of output tokens of all lines together; None if it is unknown for one line."""
         return None if self.unlimited else self.limited_output
 
 
@@ -55,9 +55,9 @@ class InputEstimator:
     Args:
         endpoint: endpoint of the batch.
         validator: validates the input. It has not read anything yet.
-        canonical: returns the name of the registered model for the name in a line, which may be an alias. The
-            argument is None if the line names no model.
-        max_models: maximum number of models. More models are an error of the input.
+        canonical: function that returns the registered name of a model. Its argument is the model's name in a
+            line, which may be an alias, or None if the line names no model.
+        max_models: maximum number of models. An input with more models gets an error.
     """
 
     def __init__(
@@ -166,9 +166,8 @@ def estimate_object(
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
     """Return how many output tokens the lines of a model probably need.
 
-    The estimate is the mean of the model's earlier requests, times the number of lines. It is at most the sum
-    of the lines' limits of output tokens. If there are no earlier requests, return this sum, or None if a
-    line has no limit.
+    The estimate is the mean of the model's earlier requests, multiplied by the number of lines. It is at most
+    `load.most_output`. If there are no earlier requests, return `load.most_output`, which may be None.
     """
     most = load.most_output
     if known is None or not known.requests:

@@ -37,10 +37,10 @@ class PlanEntry(NamedTuple):
 
 
 class SliceRecord(NamedTuple):
-    """A slice (part of a model's lines): which lines of the plan, and which bytes of the shard it has.
+    """The position and size of a slice (part of a model's lines) in the plan and in the shard.
 
     The plan lists the model's lines in the order of sending. The shard is the stored object that contains
-    these lines.
+    the text of these lines.
 
     Attributes:
         number: number of the slice within its model, from 0.

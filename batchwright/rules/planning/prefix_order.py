@@ -1,12 +1,13 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are sent after each other.
 
-The prefix of a prompt is its system messages and tools. Among lines that have the same prefix and nothing
-else in common, the lines with the highest estimated cost come first. So a batch does not end with a few long
-responses. Lines of equal cost keep the order of the input.
+The prefix of a prompt is its system messages and tools. If lines with the same prefix have no other text in
+common, the lines with the highest estimated cost come first. So a batch does not end with a few long
+responses. Lines of equal cost keep the order of the input. Plans with more than 16,384 lines are not sorted
+by cost.
 
-Until the plan (the list of the lines in dispatch order) is written, each line takes 54 bytes, which are on
-disk if the input is large. The text of a line is read again only if its sort key (`prompt_sort_keys.py`) is
-equal to the key of another line.
+Until the plan (the list of the lines in dispatch order) is written, each line takes 54 bytes in memory or, if
+the input is large, on disk. The text of a line is read again only if another line has the same prefix and the
+same sort key (`prompt_sort_keys.py`).
 """
 
 import struct
@@ -229,10 +230,10 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 
 
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Sort packed lines with the same prefix and sort key by the rest of their prompts, which is read again.
+    """Sort packed lines with the same prefix and sort key by the rest of their prompts, and yield them.
 
-    If the sort key ends in a zero byte, the prompts have no further bytes. So they are equal, and the lines
-    keep their order.
+    The prompts are read again. If the sort key ends in a zero byte, it covers the whole prompt. Then the
+    prompts are equal: they are not read again, and the lines keep their order.
 
     Args:
         rows: the lines as records of a fixed size.
@@ -260,15 +261,16 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Iterator[bytes | bytearray]:
     """Yield packed lines in a new order: among lines with the same prefix, expensive groups go first.
 
-    A prefix is the system messages and tools of a prompt. The order of the prefixes does not change. A group
-    is neighbouring lines whose texts after the prefix begin alike. They stay together, because backends can
-    cache this common text, too. Two neighbouring lines are in the same group in two cases:
+    A prefix is the system messages and tools of a prompt. The order of the prefixes does not change. The
+    lines of a group are neighbours, and their texts after the prefix begin alike. Groups stay together,
+    because backends can cache this common text, too. Two neighbouring lines with the same prefix are in the
+    same group if one of two conditions is met:
 
     - Their sort keys are equal.
-    - Their texts begin with the same N bytes. N is 128 more than the number of leading bytes that the texts
-      of all lines with this prefix have in common.
+    - All texts after this prefix have their first N bytes in common, and the texts of these two lines have at
+      least their first N + 128 bytes in common.
 
-    The cost of a group is that of its most expensive line. Groups of equal cost are sorted by their first
+    The cost of a group is the cost of its most expensive line. Groups of equal cost are sorted by their first
     position in the input. The order within a group does not change.
 
     Args:

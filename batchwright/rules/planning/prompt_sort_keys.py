@@ -2,8 +2,9 @@
 
 Prompts from the same template begin with the same bytes, so the first 32 bytes of a prompt would be a useless
 key. Therefore each key compares its prompt with a reference: the first prompt in the input with the same
-prefix (system messages and tools). The key encodes three things: how many leading bytes the prompt has in
-common with the reference, whether it sorts before or after the reference, and the bytes that follow.
+prefix (system messages and tools). The key encodes three things: how many leading bytes prompt and reference
+have in common, whether the prompt sorts before or after the reference, and the prompt's bytes after the
+common bytes.
 """
 
 import struct
@@ -56,7 +57,7 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return the minimum number of leading bytes that two texts have in common if both have this sort key.
+    """Return how many leading bytes of two texts are certainly equal if the texts have the same sort key.
 
     A text is the part of a prompt after its prefix (system messages and tools). Both prompts must have the
     same prefix.
@@ -99,10 +100,11 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
-    """Return the lowest and the highest sort key with which a text can be similar to another text.
+    """Return the lowest and the highest sort key of the texts that can be similar to another text.
 
-    Two texts are similar if their sort keys differ and their first `count` bytes are equal. The sort keys of
-    most texts are outside of the returned range, so the slower `common_bytes` need not be called for them.
+    Two texts are similar if their sort keys differ and their first `count` bytes are equal. Most sort keys
+    are outside of the returned range. For the texts with these keys, the slower `common_bytes` need not be
+    called.
     """
     code = max(count - _FOLLOWING, 0)
     return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING

@@ -38,9 +38,9 @@ def estimate_tokens(body: PromptFields, prompt_size: int) -> int:
     """Return the estimated number of tokens of a request's prompt: one per four bytes of JSON, at least one.
 
     Args:
-        body: body of the request. The bytes of its instructions, system prompt and tools are added to
-            `prompt_size`.
-        prompt_size: result of `prompt_bytes`.
+        body: body of the request.
+        prompt_size: result of `prompt_bytes`. This function adds the bytes of the instructions, of the tools,
+            and of a system prompt outside of the messages.
     """
     if body.instructions is not UNSET or body.tools is not UNSET or body.system is not UNSET:
         prompt_size += sum(map(_value_bytes, (body.instructions, body.system, body.tools)))
@@ -76,8 +76,9 @@ def output_limit(body: RequestBody | FastBody) -> int | None:
 def answers(body: RequestBody | FastBody) -> int | None:
     """Return the greatest number of answers that the backend can generate for the request; None if unknown.
 
-    The backend generates `n` or `best_of` answers for each prompt. Only a request to `/v1/completions` can
-    have several prompts: a list of strings, or a list of token lists.
+    For each prompt, the backend generates `n` or `best_of` answers. A request to `/v1/completions` has
+    several prompts if its `prompt` is a list of strings or a list of token lists. All other requests have one
+    prompt.
     """
     counts = [_answer_count(body.n), _answer_count(body.best_of)]
     known = [count for count in counts if count is not None]

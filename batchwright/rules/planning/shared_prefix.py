@@ -134,8 +134,8 @@ def lexicographic_order(
 ) -> Iterator[int]:
     """Yield `members`, sorted by their texts from byte `start` on. Equal texts are sorted by their number.
 
-    Texts are read in parts, so that memory is limited. Texts that are equal up to byte COMPARED_BYTES count
-    as equal.
+    Texts are read in parts to limit memory. If the first COMPARED_BYTES bytes of two texts are equal, the
+    texts count as equal.
 
     Args:
         members: numbers of the texts to sort.

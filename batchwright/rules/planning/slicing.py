@@ -1,8 +1,8 @@
 """Cut a plan (one model's lines in the order of sending) into slices, which workers send.
 
 A slice ends at the first of three limits: lines, bytes and work units (the estimated cost of its requests).
-If a plan is small, lines with the same system prompt are kept in the same slice where possible: a backend
-that keeps few prompts then computes them less often.
+If a plan is small, lines with the same system prompt are put into the same slice if possible. Then a backend
+that can cache only a few prompts computes each prompt less often.
 """
 
 import math
@@ -48,15 +48,16 @@ def min_equal_slice_lines(total: int) -> int:
 def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> int:
     """Return how many lines the next slice of a plan may have. A plan lists the lines of a model.
 
-    A small plan is cut into equal slices, so that several workers get slices. A large plan first gets large
-    slices, because they cost less per line. The last slices of both kinds of plan are smaller, so that all
-    workers finish at about the same time.
+    - A small plan is cut into equal slices, so that several workers get slices.
+    - A large plan is first cut into large slices, because large slices take less time per line. A plan is
+      large if equal slices would have more than `max_lines` lines.
+
+    The last slices of any plan are smaller, so that all workers finish at about the same time.
 
     Args:
         plan: number of lines of the whole plan.
         left: number of lines of the plan that are in no slice yet.
-        max_lines: maximum number of lines of a slice. A plan is large if equal slices would have more lines
-            than this.
+        max_lines: maximum number of lines of a slice.
         min_lines: minimum number of lines of an equal slice. The last slices of a small plan may have fewer.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // min_lines)))
@@ -135,9 +136,9 @@ class Slicer:
         Args:
             length: length of the line in bytes, with the newline.
             units: work units of the line, the estimated cost of its request.
-            alike: result of `lines_alike` for the line. If the plan is cut into equal slices, a slice ends at
-                the end of a group of lines with the same system prompt, if possible with 75 % to 200 % of its
-                usual number of lines.
+            alike: result of `lines_alike` for the line. If the plan is cut into equal slices, each slice
+                should end together with a group of lines with the same system prompt. Therefore a slice may
+                have 75 % to 200 % of its usual number of lines.
         """
         size, work = self._bytes + length, self._units + units
         max_bytes = (

@@ -1,7 +1,7 @@
 """Read stored records about the attempts of a line, and find out which of two records is newer.
 
-The position of a record in the segments does not show this, because old records are copied into new segments
-when segments are merged.
+A record in a newer segment (a stored object with many records) may be the older record: when segments are
+merged, old records are copied into a new segment.
 """
 
 from typing import NamedTuple

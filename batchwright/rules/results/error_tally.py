@@ -1,8 +1,8 @@
 """Count the failed lines of a batch by error code and model, with one line of each group as an example.
 
-A failed line is a line of the error file. If the backend answered the request, its code is `http_` and the
-status, for example `http_400`, because a backend's own codes are free text. Otherwise its code is the
-`error.code` in the line.
+A failed line is a line of the error file. If the backend answered the request, the error code of the line is
+`http_` and the HTTP status, for example `http_400`. The backend's own error codes are not used, because they
+are free text. If the backend did not answer, the error code is the `error.code` in the line.
 """
 
 from collections.abc import Iterable
@@ -72,9 +72,9 @@ class ErrorTally:
 
     The first line of each group is its example. The number of groups is limited:
 
-    - When there are 20 groups, a line of a new group is counted by its code only, without its model.
-    - When there are 40 groups, a line with a new code is counted as `other`. A line that was never sent or
-      never answered, such as a line of an expired batch, keeps its code.
+    - If there are 20 groups, a line that fits into no group is counted in a group for its code and no model.
+    - If there are 40 groups, a line with a new code is counted in the group with the code `other`. Exception:
+      a line without a result, such as an unsent line of an expired batch, keeps its code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

@@ -189,9 +189,10 @@ def _end_of_text(line: bytes, start: int) -> int:
 
 
 def is_settled_result(line: bytes) -> bool:
-    """Return True if the line contains the result of its request, a success or a failure.
+    """Return True if the line contains the result of its request: a success, or an error of the request.
 
-    Return False if the request has no result, because its batch expired, failed or was cancelled before.
+    Return False if the request has no result, because the whole batch ended first: the batch expired, failed,
+    was cancelled, or reached the cap on its cost.
 
     Raises:
         ResultDamaged: the line is invalid.

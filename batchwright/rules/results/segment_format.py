@@ -215,8 +215,8 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
     """Verify each record of a segment, and yield its location. Payloads are not copied.
 
     Raises:
-        SegmentDamaged: a record or the list of records at the end is damaged. The locations of the records
-            before a damaged record have then been yielded.
+        SegmentDamaged: a record or the list of records at the end is damaged. Locations of undamaged records
+            may have been yielded before.
     """
     for kind, flags, offset, position, length, *tokens in walk_records(data):
         success, final = flags & SUCCESS_FLAG != 0, flags & FINAL_FLAG != 0
@@ -230,8 +230,8 @@ def walk_records(data: bytes) -> Iterator[RawRecord]:
     The comment at `RawRecord` lists the fields of the tuple.
 
     Raises:
-        SegmentDamaged: a record or the list of records at the end is damaged. The records before a damaged
-            record have then been yielded.
+        SegmentDamaged: a record or the list of records at the end is damaged. Undamaged records may have been
+            yielded before.
     """
     end, _, count = _footer(data)
     view, position = memoryview(data), 0

@@ -18,7 +18,7 @@ class _SegmentRecord(NamedTuple):
 
     @property
     def order(self) -> AttemptOrder:
-        """Progress of the line's attempts. Use this only for a record of attempts, not for a result."""
+        """Progress of the line's attempts. The record must be a record of attempts, not a result."""
         start = self.place.position
         return parse_attempt(self.data[start : start + self.place.length]).order
 

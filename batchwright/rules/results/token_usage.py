@@ -51,9 +51,9 @@ class _Usage(msgspec.Struct):
     """Token usage in a response. It has the field names of all endpoints, because some gateways mix them.
 
     - `prompt_tokens` includes the cached tokens, which were read from a cache or written to it.
-    - `input_tokens` includes the cached tokens if the usage also has `input_tokens_details`. Without these
-      details, the usage comes from Anthropic's Messages API. There, `input_tokens` does not include them, so
-      this module adds them.
+    - If the usage has `input_tokens_details`, `input_tokens` includes the cached tokens.
+    - If the usage has no such details, it comes from Anthropic's Messages API. There, `input_tokens` does not
+      include the cached tokens, so this module adds their number.
     - `reasoning_tokens` is usually in an object of details. In SGLang's responses, it is next to the other
       counts.
     """
