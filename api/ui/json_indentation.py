@@ -13,8 +13,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},:]|[^\s"\[\]{},:]++
 def indented_json(value: bytes | memoryview) -> str:
     """Return JSON with indentation. Escaped printable characters are decoded, and long JSON is cut.
 
-    The rest of long JSON is not read: with indentation, a few megabytes of deeply nested lists would become
-    gigabytes.
+    At most 64 KiB are read, and at most about 20,000 characters are returned. Without these limits, a few
+    megabytes of deeply nested lists would become gigabytes.
     """
     pieces, size = list[str](), 0
     for piece in _indented(bytes(value[:_MAX_BYTES]).decode(errors="replace")):

@@ -64,17 +64,16 @@ def sorted_rows(
 ) -> Iterable[bytes]:
     """Return all rows (records of a fixed size) in ascending order.
 
-    Add no rows before you have read the whole result.
-
-    The rows are sorted in groups of 65,536 rows (runs). If there are several runs, each is stored again in
-    sorted order, and the runs are merged while you read the result.
+    The rows are sorted in groups of 65,536 rows (runs). If there are several runs, `stored` is overwritten
+    with the sorted runs. The runs are merged while you read the result, so do not change `stored` until you
+    have read the whole result.
 
     Args:
         stored: the rows, one after the other.
         row_bytes: size of a row, in bytes.
-        prepared: called with the bytes of a run; returns its rows in ascending order. It may replace the
-            content of the rows, but not change their size. If it is None, the content stays the same, so
-            `stored` can be sorted again later.
+        prepared: called with the bytes of a run; returns the rows of the run in ascending order. The returned
+            rows can have other content, but must have the same size. If `prepared` is None, the rows keep
+            their content, so you can sort `stored` again later.
     """
     if prepared is None:
         prepared = partial(_sorted_run, struct.Struct(f"{row_bytes}s"))

@@ -29,9 +29,10 @@ def new_batch_id() -> str:
 
 
 def made_at(batch_id: str) -> float | None:
-    """Return when the id of a batch was made, in Unix seconds, if `new_batch_id` made it.
+    """Return when the id of a batch was made, in Unix seconds. `new_batch_id` must have made the id.
 
-    Return None for ids that were made in another way, such as those of `batch_id_of_run`.
+    Ids of `batch_id_of_run` contain no time. For such an id, the result is None, but for about 1 in 64 of
+    them, the result is a random time.
     """
     digits = batch_id.removeprefix("batch_")
     is_uuid7 = digits[12] == "7" and digits[16] in "89ab"
@@ -73,8 +74,8 @@ def derived_file_id(batch_id: str, kind: str) -> str:
     """Return the id of a file that Batchwright writes for a batch.
 
     Each attempt to write the file gets the same id. `kind` is `output`, `error` or `input`. Batchwright
-    writes the input of two kinds of batches: rolling batches, which collect single calls, and batches that a
-    schedule creates from an object in a bucket.
+    writes the input file of a rolling batch from single calls. If a schedule creates a batch from an object
+    in a bucket, Batchwright writes the input file from this object.
     """
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 
@@ -152,8 +153,8 @@ def tenant_hash(tenant: str) -> str:
 def safe_name(model: str) -> str:
     """Return a name for a model that is unique, and safe in queue names, object keys and workflow ids.
 
-    `org/model-A:1` becomes `org_model_A_1-` and 16 hex digits of a hash. A short name of letters, digits and
-    underscores stays unchanged.
+    `org/model-A:1` becomes `org_model_A_1-` and 16 hex digits of a hash. If the name of the model has at most
+    100 characters, all of them letters, digits or underscores, it stays unchanged.
     """
     safe = _UNSAFE.sub("_", model[:_SAFE_CHARACTERS])
     return safe if safe == model else f"{safe}-{_digest(model, 8)}"
@@ -192,7 +193,7 @@ def is_audit_entry_id(text: str) -> bool:
 
 
 def audit_entry_position(entry_id: str) -> int:
-    """Return the position of an entry in the audit log, which is part of the entry's id. The first is 1."""
+    """Return the position in the audit log that an entry's id contains. The first entry has position 1."""
     return int(entry_id[4:20], 16)
 
 
@@ -211,8 +212,8 @@ def is_tenant(text: str) -> bool:
 def is_model_name(text: str) -> bool:
     """Return True if the text is a valid name of a model: 1 to 256 printable characters without U+FFFD.
 
-    U+FFFD replaces characters that cannot be stored. If it were allowed, two different names could become
-    equal.
+    Characters that PostgreSQL cannot store are replaced by U+FFFD. Because names must not contain U+FFFD, two
+    different names never become equal.
     """
     return 0 < len(text) <= MAX_MODEL_NAME_CHARACTERS and text.isprintable() and _REPLACEMENT not in text
 

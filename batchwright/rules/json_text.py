@@ -51,7 +51,7 @@ def storable(text: str) -> str:
 
 
 def storable_json(text: str) -> str:
-    """Return JSON that a `jsonb` column can store: `text`, but each NUL in a string becomes U+FFFD."""
+    """Return the JSON `text` with U+FFFD in place of each NUL, which a `jsonb` column cannot store."""
     return _NUL_ESCAPE.sub(r"\1\\ufffd", text) if r"\u0000" in text else text
 
 
@@ -192,7 +192,7 @@ def check_nesting(text: bytes, max_depth: int = MAX_NESTING) -> None:
 def _outside_strings(text: bytes) -> bytes:
     """Return the bytes of a JSON text that are not in strings. The text must contain no escapes.
 
-    The text is read in parts, because millions of short strings would need much memory together.
+    To save memory, at most 64 KiB of the text are split into strings at once.
     """
     if b'"' not in text:
         return text
@@ -205,9 +205,10 @@ def _outside_strings(text: bytes) -> bytes:
 
 
 def _depth(brackets: bytes) -> int:
-    """Return how many levels deep brackets are nested. Each is `1` (opening) or `0` (closing).
+    """Return how many levels deep brackets are nested.
 
-    Eight brackets are counted in one step, to save time: a JSON text may have millions of brackets.
+    In `brackets`, `1` is an opening bracket, and `0` is a closing bracket. To save time, eight brackets are
+    counted in one step.
     """
     size = -(-len(brackets) // 8)
     eights = int(brackets.ljust(8 * size, b"0"), 2).to_bytes(size)
@@ -216,9 +217,9 @@ def _depth(brackets: bytes) -> int:
 
 
 def is_json(body: bytes) -> bool:
-    """Return True if `body` is one JSON value in UTF-8 that later readers can parse, too.
+    """Return True if `body` is one JSON value in UTF-8, nested at most MAX_NESTING levels deep.
 
-    Escapes of lone surrogates are allowed. A value that is nested too deeply is not allowed.
+    Escapes of lone surrogates are allowed.
     """
     try:
         body.decode()

@@ -10,7 +10,7 @@ class KeyReference(NamedTuple):
     """A reference to an encryption key: where the key is stored, but not the key itself.
 
     Attributes:
-        id: name of the key, which is stored with the data that it has encrypted.
+        id: name of the key. The name is stored together with the encrypted data.
         kind: `file` or `env`.
         place: path of the file, or name of the environment variable.
     """

@@ -46,8 +46,7 @@ def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
 def is_unambiguous(line: bytes) -> bool:
     """Return True if no key of the line or its body is ambiguous (repeated, or not in lower case).
 
-    Keys that Batchwright does not check are ignored. It checks LINE_NAMES in the line and BODY_NAMES in the
-    body.
+    Only the keys in LINE_NAMES (for the line) and in BODY_NAMES (for the body) are checked.
     """
     if b"\\" not in line and line.isascii():
         found = _CHECKED_KEY.findall(line)
@@ -63,14 +62,14 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """A fast check for ambiguous keys, for lines that differ only in their `custom_id` and their prompt.
 
-    A key is ambiguous if it is repeated or not in lower case. The first of these lines gets the full check.
-    If it passes, its text from `"body"` on, without the prompt, is stored as a template. A later line with
-    the same text needs no full check. The text before `"body"` contains the `custom_id`, so it is not
-    compared. Only its quotes are counted, because each further key would add quotes.
+    A key is ambiguous if it is repeated or not in lower case. The first line gets the full check. If the line
+    passes, a template is stored: the text of the line from `"body"` on, without the prompt. A later line with
+    the same text from `"body"` on needs no full check. The text before `"body"` contains the `custom_id`, so
+    this text differs. If the number of quotes in this text is as expected, it contains no additional key.
     """
 
     def __init__(self, field: str) -> None:
-        """Create a check for the lines of one endpoint, which has not seen any line yet.
+        """Create a check without templates, for the lines of one endpoint.
 
         `field` is the field of a request's body that holds the prompt, such as `messages`.
         """
@@ -123,9 +122,9 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quotes a usual line has before its `"body"`.
+    """Return how many quotes a line has before its `"body"` if there is no unknown key before `"body"`.
 
-    A line with an unknown key there has more. There are four quotes for `custom_id`, and four for each of
-    `method` and `url` that the line has.
+    The key `custom_id` and its value have four quotes. If the line has a `method` or a `url`, each of these
+    has four quotes, too.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

@@ -79,8 +79,8 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    These fields are checked: `model`, `stream`, the field that the endpoint requires, and at the endpoint
-    `/v1/messages` also `max_tokens`, which must not be 0. The backend checks all other fields.
+    Three fields are checked: `model`, `stream`, and the field that the endpoint requires, such as `messages`.
+    At the endpoint `/v1/messages`, `max_tokens` must not be 0. The backend checks all other fields.
     """
     rule = _RULES[endpoint]
     found = (
@@ -93,9 +93,10 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 
 
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
-    """Return a fast function that checks bodies for this endpoint. It returns True only for valid bodies.
+    """Return a function that quickly checks bodies for this endpoint.
 
-    If it returns False, the body may be valid or not. Then the slower `body_problems` must decide.
+    If the function returns True, the body is valid. If the function returns False, the body can still be
+    valid. Then the slower `body_problems` must decide.
     """
     rule = _RULES[endpoint]
     needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]

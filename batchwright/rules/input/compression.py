@@ -62,9 +62,9 @@ def expanded_name(name: str) -> str:
 class Expander:
     """A decompressor for one file, which it receives in pieces.
 
-    Its memory is limited to one received piece, two expanded pieces, and the last expanded bytes to which the
-    next data can refer: 32 KiB for gzip, at most 8 MiB for zstd. A file may consist of several gzip members
-    or zstd frames.
+    The decompressor needs memory for one received piece, two expanded pieces, and the window of the format.
+    The window is the last expanded bytes: 32 KiB for gzip, at most 8 MiB for zstd. A file can consist of
+    several gzip members or zstd frames.
     """
 
     def __init__(self, compression: Compression) -> None:
@@ -78,8 +78,8 @@ class Expander:
         The caller must consume the iterator before it calls another method.
 
         Raises:
-            DamagedArchive: the data is not valid, or the file consists of too many gzip members or zstd
-                frames that are almost empty.
+            DamagedArchive: the data is not valid, or there are too many gzip members or zstd frames. A file
+                can have 1,000 of them, and one more for each 256 expanded bytes.
         """
         self._received += len(data)
         try:
@@ -157,7 +157,7 @@ class _CompressedPart(Protocol):
 
     @property
     def unused(self) -> bytes:
-        """Bytes of the last `data` that come after the end of this member or frame."""
+        """Bytes after the end of this member or frame, from the `data` of the last call of `expand`."""
         ...
 
 

@@ -3,9 +3,9 @@
 With the fingerprints, the database finds the batches that have a line with a certain `custom_id`.
 
 A fingerprint has 48 bits of a hash. The fingerprints of a large batch are stored in several parts. In each
-part, a search compares one fingerprint with about 256 others. Two different custom ids can have the same
-fingerprint. The probability that a search finds a wrong batch for this reason is below 1 in 10^11, so found
-batches are not verified.
+part, a search compares the fingerprint of the wanted `custom_id` with about 256 stored fingerprints. Two
+different custom ids can have the same fingerprint. Then a search finds a wrong batch. The probability of a
+wrong batch is below 1 in 10^11, so found batches are not verified.
 """
 
 import secrets
@@ -67,8 +67,8 @@ class CustomIdIndex:
     def parts(self) -> Iterator[CustomIdPart]:
         """Yield the parts of the index, one for each 262,144 custom ids.
 
-        Part N always covers the same lines of an input. So the parts can be used together even if different
-        attempts of an activity have written them.
+        If another attempt of the activity makes the parts again, their salt is different, but part N contains
+        the custom ids of the same lines. So parts from different attempts can be used together.
         """
         return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
 

@@ -24,10 +24,10 @@ class LineIds:
         self._others = new_bytes()
 
     def add(self, custom_id: bytes, line: int) -> bool:
-        """Record the `custom_id` of a line. Return False if it is known that an earlier line has the same id.
+        """Record the `custom_id` of a line. Return False if an earlier line has the same id, and else True.
 
-        Otherwise return True. After the first million ids, this method does not find every repeated id.
-        `repeated` finds the others at the end.
+        An id is compared only with the first million different ids. So the result can be True for a repeated
+        id. At the end, `repeated` finds the lines for which `add` has wrongly returned True.
         """
         if len(self._table) < _MAX_IN_TABLE:
             return self._table.add(custom_id)

@@ -40,9 +40,9 @@ class DigestSet:
         return self._find(hashes) < 0
 
     def _take(self, data: bytes) -> int:
-        """Add `data` if it is new. Return the number of its slot in the hash table.
+        """Add `data` if it is new, and return the number of its slot (place in the hash table).
 
-        If the set already has `data`, return `~slot`, a negative number.
+        If the set already contains `data` in slot N, return the negative number `~N` instead.
         """
         if self._size >= self._room:
             self._grow()
@@ -55,9 +55,9 @@ class DigestSet:
         return slot
 
     def _find(self, hashes: tuple[int, int]) -> int:
-        """Return the number of the free slot of the hash table in which these hashes belong.
+        """Return the number of the free slot (place in the hash table) in which to store these hashes.
 
-        If the set already contains the hashes, return `~slot`, a negative number.
+        If the set already contains the hashes in slot N, return the negative number `~N` instead.
         """
         low, high = hashes
         lows, mask = self._low, self._mask
@@ -73,9 +73,9 @@ class DigestSet:
             pass
 
     def _moves(self) -> Iterator[tuple[int, int]]:
-        """Grow the hash table. Each step of the returned iterator moves one hash to its new slot.
+        """Grow the hash table. Yield the old and the new slot number of each hash, after the hash has moved.
 
-        Yield the old and the new slot number of each hash.
+        The caller must read the iterator to its end. Otherwise some hashes are lost.
         """
         old_highs, old_lows = self._high, self._low
         self._allocate(_more_than(len(old_lows)))

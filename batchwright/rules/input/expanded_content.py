@@ -54,7 +54,7 @@ class ExpandedContent:
     def _detect_format(self, start: bytes) -> bytes:
         """Detect the compression format from the first bytes. Create an expander for a compressed file.
 
-        Return `start`, because these bytes still have to be processed.
+        Return `start` unchanged. The caller must still expand these bytes or pass them on.
         """
         compression = compression_of(start)
         self._expander = None if compression is None else Expander(compression)

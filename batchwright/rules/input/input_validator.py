@@ -26,7 +26,7 @@ class ValidationReport(NamedTuple):
     Attributes:
         errors: the first errors, at most 1,000 (`ValidationErrors.as_list`).
         error_count: number of all errors.
-        models: number of accepted lines by model.
+        models: for each model, the number of its accepted lines.
     """
 
     lines: int
@@ -42,10 +42,10 @@ class ValidationReport(NamedTuple):
 class InputValidator:
     """A validator for one input, which it receives in pieces.
 
-    It yields the accepted lines, and collects all errors in `errors`.
+    The validator yields the accepted lines, and collects all errors in `errors`.
 
-    If the setting `bodies_fail_alone` of the limits is True, it also yields lines with an invalid body. Only
-    such a line then fails, and the batch continues.
+    If `limits.bodies_fail_alone` is True, lines with an invalid body are accepted, too. Such a line fails
+    later, but the batch continues.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class InputValidator:
             endpoint: endpoint of the batch.
             profile: how strictly the lines are checked.
             limits: the operator's limits for the input.
-            new_bytes: creates the storage for data of lines beyond the first million.
+            new_bytes: creates the storage for the hashes of `custom_id`s. It is used after the first million
+                ids.
         """
         self.total = 0
         self.errors = ValidationErrors()
@@ -123,7 +124,7 @@ def validate(
         endpoint: endpoint of the batch.
         limits: the operator's limits for the input.
         profile: how strictly the lines are checked.
-        new_bytes: creates the storage for data of lines beyond the first million.
+        new_bytes: creates the storage for the hashes of `custom_id`s. It is used after the first million ids.
     """
     validation = InputValidator(endpoint, profile, limits, new_bytes)
     models: dict[str, int] = {}

@@ -1,11 +1,11 @@
 """Read the fields of a line of a batch's input. `line_rules` decides whether they are accepted.
 
-Parsing is lazy: msgspec checks the syntax of the line, and each value stays a view of its bytes. Therefore a
-line does not need more memory than its own size.
+Parsing is lazy: msgspec checks the syntax of the line, but copies no values. Each value refers to its bytes
+in the line. Therefore a parsed line needs little more memory than its bytes.
 
-msgspec rejects lone surrogates (halves of a UTF-16 pair). A line with lone surrogates is decoded a second
-time, with U+FFFD in their place. The values of `LineFields` are always the bytes of the line. The values of
-`RequestBody` may contain U+FFFD.
+msgspec rejects lone surrogates (halves of a UTF-16 pair). If a line contains lone surrogates, they are
+replaced by U+FFFD, and the line is parsed a second time. The values of `RequestBody` can contain these
+U+FFFD. The values of `LineFields` never contain them: they are the original bytes of the line.
 
 `fast_parse` reads usual lines in one pass. The other functions are slower, and can read all lines.
 """
@@ -29,7 +29,7 @@ RawValue = Raw | UnsetType
 
 
 class LineDamaged(ValueError):
-    """Raised if a stored line is not the request that was validated before. A retry does not help."""
+    """Raised if a stored line has been damaged since the line was validated. A retry does not help."""
 
 
 class LineFields(Struct, gc=False):
@@ -87,8 +87,8 @@ class _IdAndBody(Struct, gc=False):
 class ParsedLine(NamedTuple):
     """The fields of a line that has passed ingestion (the validation of the input).
 
-    `body` has the exact bytes of the line. `url` is None if the line has no URL. The endpoint of the batch is
-    then used.
+    `body` contains the original bytes of the line. If the line has no URL, `url` is None, and the request is
+    sent to the endpoint of the batch.
     """
 
     custom_id: str
@@ -130,9 +130,10 @@ def read_fields(line: bytes) -> LineFields:
 
 
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
-    """Give each field of `fields` the bytes that it has in `line`, and return `fields`.
+    """Replace the value of each field in `fields` by the original bytes of `line`. Return `fields`.
 
-    This undoes the replacement of lone surrogates (halves of a UTF-16 pair), which was necessary for parsing.
+    The values were parsed from `whole`, so they can contain U+FFFD instead of lone surrogates (halves of a
+    UTF-16 pair).
 
     Args:
         fields: fields that were decoded from `whole`.
@@ -153,8 +154,8 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 def read_new_fields(line: bytes) -> LineFields:
     """Return the top-level fields of a line that was not accepted yet.
 
-    This function also checks how deeply the line is nested. So all later readers can parse every line that
-    is accepted.
+    This function also rejects a line that is nested too deeply, because some JSON parsers could not read the
+    line later.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
@@ -252,11 +253,11 @@ def raw_bytes(value: RawValue) -> bytes:
 def read_request(line: bytes) -> tuple[str, bytes]:
     """Return `custom_id` and body of a stored line that has passed ingestion (the validation of the input).
 
-    This is faster than `parse_line`. The body has the exact bytes of the line.
+    This is faster than `parse_line`. The body contains the original bytes of the line.
 
     Raises:
-        LineDamaged: the line is not JSON, or has no `custom_id` or no body. So it is not the line that was
-            validated: the stored bytes were damaged.
+        LineDamaged: the line is not JSON, or has no `custom_id` or no body, because its stored bytes were
+            damaged after the validation.
     """
     try:
         if not line.isascii():
@@ -284,8 +285,8 @@ def parse_line(line: bytes) -> ParsedLine:
     """Return all fields of a stored line that has passed ingestion (the validation of the input).
 
     Raises:
-        LineDamaged: the line is not JSON, or has no `custom_id` or no body. So it is not the line that was
-            validated: the stored bytes were damaged.
+        LineDamaged: the line is not JSON, or has no `custom_id` or no body, because its stored bytes were
+            damaged after the validation.
     """
     try:
         fields = read_fields(line)

@@ -48,8 +48,8 @@ class InputLimits(NamedTuple):
     Attributes:
         max_embedding_inputs: maximum number of texts or token arrays in all embeddings requests of the batch.
         one_model: True if all lines must have the same model.
-        bodies_fail_alone: True if a line with an invalid body fails alone; False if it makes the whole batch
-            fail.
+        bodies_fail_alone: effect of a line with an invalid body. If True, only this line fails. If False, the
+            whole batch fails.
     """
 
     max_lines: int = 50_000
@@ -62,7 +62,7 @@ class InputLimits(NamedTuple):
 class AcceptedRequest(Struct, frozen=True, gc=False):
     """The request in a line that has passed all checks.
 
-    `model` is None if the line names no model, which some endpoints allow.
+    If the line names no model, `model` is None. Some endpoints allow such lines.
     """
 
     custom_id: str
@@ -71,10 +71,10 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line with an invalid body that fails alone, while the batch continues.
+    """A line that fails because of its invalid body, although the batch continues.
 
-    Such a line exists only if `bodies_fail_alone` is set in the limits. `model` is None if the body names no
-    model. `describe_body_problems` returns why the body is not valid.
+    Such lines exist only if `InputLimits.bodies_fail_alone` is True. If the body names no model, `model` is
+    None. `describe_body_problems` returns why the body is invalid.
     """
 
     custom_id: str
@@ -115,10 +115,11 @@ class LineValidator:
     def check(
         self, line: InputLine, fast: FastLine | None = None
     ) -> AcceptedRequest | RejectedRequest | None:
-        """Return the request in a line. If the line is not valid, record its errors and return None.
+        """Check a line of the input.
 
-        If only the body is invalid, and `bodies_fail_alone` is set in the limits, no error is recorded, and
-        the result is a RejectedRequest.
+        - If the line is valid, return an AcceptedRequest.
+        - If only the body is invalid, and `bodies_fail_alone` is True, return a RejectedRequest.
+        - Otherwise record the errors of the line, and return None.
 
         Args:
             line: the line, as `LineSplitter` has found it.
@@ -308,7 +309,7 @@ def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
 
 
 def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[BodyProblem]:
-    """Yield a problem for each ambiguous key, which a backend may read differently than Batchwright does.
+    """Yield a problem for each of the first 10 ambiguous top-level keys (repeated, or not in lower case).
 
     Args:
         text: a JSON object.

@@ -12,7 +12,8 @@ _NEWLINE = ord("\n")
 class InputLine(Struct, frozen=True, gc=False):
     """One line of an input file, as `LineSplitter` yields it.
 
-    `length` is the number of bytes. It always counts a newline, even for a last line without a newline.
+    `length` is the number of bytes, including the newline. If the last line of the file has no newline, its
+    `length` is one more than its number of bytes.
     """
 
     number: int  # counted from 1, including blank lines
@@ -24,10 +25,8 @@ class InputLine(Struct, frozen=True, gc=False):
 class LineSplitter:
     """A splitter of a file into lines. It receives the file in pieces.
 
-    Its memory is limited by the longest allowed line.
-
-    Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. A line that is longer than the
-    limit is returned without its data.
+    Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. The splitter stores only the
+    unfinished line in memory. If a line is longer than the limit, it is yielded without its data.
     """
 
     def __init__(self, max_line_bytes: int) -> None:

@@ -36,10 +36,10 @@ class PartLimits(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """A part of a large input file: whole lines, from byte `start` up to byte `end`, which is not included.
+    """A part of a large input file, which becomes the input of one batch.
 
-    It becomes the input of one batch. `lines` is the number of lines that are not blank; 0 for a compressed
-    file.
+    The part consists of whole lines. `start` is the position of its first byte, and `end` is the position
+    after its last byte. `lines` is the number of lines that are not blank; 0 for a compressed file.
     """
 
     start: int
@@ -58,12 +58,12 @@ def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingByt
     only the API expands it. The file is read from its beginning.
 
     Args:
-        new_bytes: creates the storage for custom ids beyond the first million. Each of these ids takes 20
-            bytes.
+        new_bytes: creates the storage for the hashes of custom ids, 20 bytes for each id. It is used after
+            the first million ids.
 
     Raises:
-        DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would accept this,
-            because it compares only the ids of one batch.
+        DuplicateCustomId: there are several parts, and a custom id occurs twice. If the two lines are in
+            different parts, the API does not find this error, because it compares only the ids of one batch.
     """
     parts, ids = list[InputPart](), LineIds(new_bytes)
     start, end, count = 0, 0, 0
@@ -96,7 +96,8 @@ def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
 
     Args:
         file: the input file.
-        creation: all values, except the file, from which the batches are created, as JSON values.
+        creation: all other values with which the batches are created, such as their metadata. They must be
+            JSON values.
         key: idempotency key that the user has chosen; empty for none.
     """
     file.seek(0)
@@ -129,9 +130,9 @@ def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, c
 
 
 def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
-    """Return the number of the part of a large input that a batch runs, from 1, and the number of all parts.
+    """Return the number of the part that a batch runs, and the total number of parts of the large input.
 
-    Both are read from the metadata of the batch.
+    Both are read from the metadata of the batch. The first part has number 1.
 
     Raises:
         ValueError: the metadata does not belong to a part.
@@ -141,9 +142,9 @@ def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
 
 
 class FoundBatch(NamedTuple):
-    """A batch of a group (the batches of one large input), found by the group's id in its metadata.
+    """A batch whose metadata contains the id of a group (the batches of one large input).
 
-    `is_retry` is True if it retries lines of another batch of the group.
+    `is_retry` is True if this batch retries lines of another batch in the group.
     """
 
     id: str
@@ -154,9 +155,8 @@ class FoundBatch(NamedTuple):
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
     """Return the ids of those batches of a group that process a whole part of the input, in the given order.
 
-    A group is the batches of one large input. A batch that retries failed lines of another batch has only
-    these lines, so it is left out. A batch that resumes such a retry has the same few lines, so it is left
-    out, too.
+    A group is the batches of one large input. Two kinds of batches have only some lines of a part, so they
+    are left out: batches that retry failed lines of another batch, and batches that resume such a retry.
 
     Args:
         batches: all batches of the group: one for each part, and all batches that resume or retry another

@@ -1,16 +1,17 @@
 """Adaptive concurrency limit: how many requests a backend gets at once, derived only from its responses.
 
 Rejections and timeouts lower the limit immediately. Rejections of requests that were in flight together lower
-it by at most 30 %. If a backend rejects requests at any concurrency, its rejections do not lower the limit
-(`backend_load.py`). After rejections, each response raises the limit, up to its earlier value. Most other
-changes are trials: later responses decide whether a change is kept or undone (`limit_trial.py`).
+the limit by at most 30 %. If a backend rejects about the same fraction of requests at any concurrency,
+rejections do not lower the limit (`backend_load.py`). After rejections, responses raise the limit again, up
+to its earlier value. Most other changes are trials: later responses decide whether a change is kept or undone
+(`limit_trial.py`).
 
 Responses are measured only while the load is steady. At the end of a batch, only long responses are left. At
-the start of the next batch, short responses arrive first. Neither shows how busy the backend is.
+the start of a batch, short responses arrive first. Such responses do not show how busy the backend is.
 
-A backend may serve other callers first, and refuse requests while they use all its slots (`LoadSignal.BUSY`).
-A slot is the capacity for one request. Such a refusal does not mean that the backend is overloaded. After the
-first one, a second limit also applies: the number of slots that the other callers leave free (`FreeSlots`).
+A slot is a backend's capacity for one request. Some backends serve other callers first. If other callers use
+all slots, the backend refuses requests (`LoadSignal.BUSY`). Such a refusal does not show overload, but sets a
+second limit: the number of slots that are free for Batchwright (`FreeSlots`).
 """
 
 import math
@@ -126,8 +127,8 @@ class AdaptiveLimit:
         """Measure a response that took `seconds`. Return why the limit changed; None if it did not change.
 
         Args:
-            has_fallen: True if far fewer requests are in flight now than when the request was sent, although
-                the limit allows more.
+            has_fallen: True if the number of requests in flight is now far below the limit, and far below
+                the number when this request was sent.
         """
         meter = self._meter
         if not meter.response_seconds:
@@ -150,9 +151,9 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """Ignore responses until the load is steady, because fewer requests are in flight than before.
+        """Pause the measurement of responses, because the number of requests in flight has fallen.
 
-        If a lowered limit is being tested, restore the limit and return PROBE_REVERTED. Else return None.
+        If a decrease of the limit is on trial, undo the decrease and return PROBE_REVERTED. Else return None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -163,9 +164,9 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def search_free_slot(self, now: float) -> None:
-        """Raise the limit by 1 if the backend refused requests, and then sent no response for a long time.
+        """Raise the limit by 1 if no response has arrived for a long time after a refusal (`BUSY`).
 
-        Such a backend serves other clients first. Call this regularly while the limit is reached.
+        Call this regularly while as many requests are in flight as the limit allows.
         """
         slots = self._free_slots
         if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
@@ -206,8 +207,8 @@ class AdaptiveLimit:
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
         """Lower the limit after a timeout, and return the reason of the change.
 
-        Return None, without a change, if the limit was lowered after the request was sent, or less than one
-        measurement window (0.25 to 2 seconds) ago.
+        If the limit was lowered after the request was sent, or less than one measurement window (0.25 to 2
+        seconds) ago, keep the limit and return None.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -256,7 +257,7 @@ class AdaptiveLimit:
     def _on_slow_window(self, now: float) -> LimitChange | None:
         """Decrease the limit if responses were slow for long enough, and return the reason.
 
-        Otherwise return None, and start a new window, which stores when responses began to be slow.
+        Otherwise start a new measurement window, store in it when the slow responses began, and return None.
         """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
@@ -328,10 +329,9 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep a decreased limit or decrease it further, because the decrease made responses faster.
 
-        The decrease has shown that requests waited in the backend. Some may still wait if responses are
-        slower than usual, or if the trial began without slow responses (`DECREASE_PROBE`). In both cases,
-        decrease the limit once more as a new trial, and return the reason. In all other cases, or if fewer
-        than 4 requests were in flight, end the trial and return None.
+        If at least 4 requests were in flight, some requests can still wait in the backend in two cases:
+        responses are slower than usual, or the trial began without slow responses (`DECREASE_PROBE`). Then
+        start another decrease as a new trial, and return the reason. Otherwise end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -346,10 +346,10 @@ class AdaptiveLimit:
         """Undo or repeat a decrease that did not make responses faster. Return why the limit changed.
 
         - The trial began without slow responses (`DECREASE_PROBE`): restore the limit from before the trial.
-        - It began because of slow responses, this was its first decrease, and the limit is above 1: decrease
-          the limit once more.
-        - Otherwise the backend is slow but not crowded: restore the limit from before the trial, and from now
-          on treat the slow response time as the usual one.
+        - The trial began because of slow responses, it had only one decrease, and the limit is above 1:
+          decrease the limit once more.
+        - Otherwise the backend is slow, but requests do not wait in it: restore the limit from before the
+          trial. From now on, the slow response time is the usual response time.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
@@ -370,9 +370,9 @@ class AdaptiveLimit:
         self._meter.start_windows(now)
 
     def _used(self) -> float:
-        """Return the most requests in flight in the current measurement window, but at most the limit.
+        """Return the highest number of requests in flight in the current measurement window.
 
-        If this number is not known, return the limit.
+        The result is never above the limit. If the number is not known, return the limit.
         """
         return max(1.0, min(self._limit, self._meter.window.peak or self._limit))
 

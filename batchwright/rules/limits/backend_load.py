@@ -30,7 +30,7 @@ _SILENT_SECONDS, _SILENT_RESPONSES, _BETWEEN_SEARCHES = 30.0, 3.0, 1.0
 
 
 class LoadSignal(StrEnum):
-    """The sign of a backend's load that the end of a request gives, such as a response or a rejection."""
+    """The outcome of a request, as far as it shows how busy the backend is."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # overloaded or unavailable
@@ -58,16 +58,16 @@ class CongestionWindow:
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
         """Count a rejection, and return the new limit of requests in flight.
 
-        Rejections shortly after each other form a group. Each rejection in it lowers the limit by 1. Example:
-        40 requests were in flight when the group started. After 3 rejections, the limit is 37. A group never
-        lowers it below 70 % of 40.
+        Rejections shortly after each other form a group. Each rejection in a group lowers the limit by 1,
+        starting from the number of requests in flight at the first rejection. The lowest limit is 70 % of
+        this number. For example, with 40 requests in flight, the limit is 37 after 3 rejections, and never
+        below 28.
 
-        A rejection starts a new group if two conditions hold: its request was sent after the start of the
-        current group, and the current group is at least `span` seconds old.
+        If the request was sent after the start of the current group, and the group is at least `span` seconds
+        old, the rejection starts a new group. Otherwise the rejection belongs to the current group.
 
         Args:
-            used: number of requests in flight now. If the rejection starts a new group, the limit is lowered
-                from this number.
+            used: number of requests in flight now. This number is used only if a new group starts.
             sent_at: when the rejected request was sent.
             now: the current time.
             span: minimum duration of a group, in seconds.
@@ -84,10 +84,11 @@ class CongestionWindow:
 
 @dataclass(slots=True)
 class Regrowth:
-    """The growth of a limit after rejections. Each response to a request sent since then raises the limit.
+    """The growth of a limit after rejections.
 
-    Other increases of a limit are trials. This growth is not, because trials would take long after an outage,
-    which may have lowered the limit far.
+    Each response raises the limit if its request was sent after the last rejection. This growth needs no
+    trials (increases that later responses must confirm). An outage can lower the limit far, and trials would
+    then take too long.
 
     Attributes:
         highest: highest number of requests in flight at a rejection; 0 if no request was rejected.
@@ -102,13 +103,11 @@ class Regrowth:
     has_grown: bool = False
 
     def record_rejection(self, used: float, now: float) -> None:
-        """Set the goal, up to which the limit grows, after a rejection.
+        """Record a rejection, and set `goal`. The limit will grow up to this number.
 
-        There are two cases:
-
-        - The limit has grown since the last rejection, so it has grown too far. If the goal is above 90 % of
-          `used`, it is lowered to this number.
-        - The limit has not grown. If the goal is below `used`, it is raised to `used`.
+        - If the limit has grown since the previous rejection, it was too high. Lower `goal` to 90 % of
+          `used`, unless `goal` is already lower.
+        - If the limit has not grown, raise `goal` to `used`, unless `goal` is already higher.
 
         Args:
             used: number of requests in flight when the request was rejected.
@@ -168,13 +167,13 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded concurrency if lower concurrency did not reduce rejections; else 0.
+        """Return the highest recorded concurrency if lower concurrency does not reduce rejections.
 
-        Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
-        help if the backend rejects about the same fraction of requests at low and at high concurrency. Then
-        this method stores the fraction in `usual`, and deletes the recorded outcomes.
+        Concurrency is the number of requests in flight when a request was sent. Lower concurrency does not
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
+        this case, the fraction is stored in `usual`, and the recorded outcomes are deleted.
 
-        If there are too few outcomes to decide, the result is 0.
+        If lower concurrency helps, or if there are too few outcomes to decide, return 0.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [
@@ -201,13 +200,17 @@ class RejectionHistory:
 class FreeSlots:
     """The limit of requests in flight to a backend that serves other clients first.
 
-    A slot is the backend's capacity for one request. The backend refuses requests while all its slots are in
-    use. A refusal is quick and harmless, and shows exactly how many requests the backend accepts now. The
-    limit is set to this number. To find slots that have become free, each response raises the limit by 0.5. A
-    response raises it by 1 if nothing was refused for as long as a response usually takes.
+    A slot is the backend's capacity for one request. If all slots are in use, the backend refuses requests. A
+    refusal is quick and harmless, and shows exactly how many requests the backend accepts now. The limit is
+    set to this number.
 
-    If no response arrives for a long time, `search` raises the limit. The limit is infinite before the first
-    refusal.
+    Later, more slots can become free. To find free slots, each response raises the limit:
+
+    - by 1 if the last refusal is longer ago than a response usually takes,
+    - by 0.5 otherwise.
+
+    If no response arrives for a long time, `search` raises the limit. Before the first refusal, the limit is
+    infinite.
     """
 
     def __init__(self) -> None:
@@ -224,7 +227,7 @@ class FreeSlots:
         self.limit, self._refused_at = float(max(in_flight - 1, 1)), now
 
     def record_response(self, now: float, response_seconds: float) -> None:
-        """Raise the limit, because a response has arrived that is not a refusal.
+        """Raise the limit after a response. A refusal does not count as a response.
 
         Args:
             now: the current time.
@@ -234,10 +237,11 @@ class FreeSlots:
         self._answered_at = now
 
     def search(self, now: float, response_seconds: float) -> bool:
-        """Raise the limit by 1 to find a free slot, if no response has arrived for a long time.
+        """Raise the limit by 1 to find a free slot. Return True if the limit was raised.
 
-        Return True if the limit was raised. It is not raised within 1 second after a refusal or after the
-        last raise by this method. Call this regularly while as many requests are in flight as the limit
+        The limit is raised only if no response has arrived for at least 30 seconds, and at least 3 usual
+        response times. In the first second after a refusal or after a previous raise by this method, the
+        limit is not raised again. Call this regularly while as many requests are in flight as the limit
         allows.
 
         Args:

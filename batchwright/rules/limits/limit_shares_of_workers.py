@@ -6,8 +6,8 @@ from collections.abc import Collection
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:
     """Return how much of the limit `total` one worker may use; 0 if the worker is not in `workers`.
 
-    All workers get equal parts. If a remainder is left, the first workers in the order of their ids get one
-    more. The parts add up to `total` if all workers have the same list of `workers`.
+    All workers get equal parts. If `total` cannot be divided equally, the first workers in the order of their
+    ids get 1 more than the others. If all workers pass the same `workers`, the parts add up to `total`.
 
     Args:
         total: the limit of all workers together.
@@ -21,10 +21,10 @@ def share_of(total: int, worker: str, workers: Collection[str]) -> int:
 
 
 def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: int) -> float:
-    """Return how much of a limit per minute, which holds for all workers together, one worker may use.
+    """Return the share of one worker in a limit per minute that all workers use together.
 
     The workers in `users` divide the limit equally, and all other workers get 0. If `users` is empty, no
-    worker uses the limit yet. Then each of the `live` workers may begin with an equal part.
+    worker uses the limit yet. Then each of the `live` workers gets an equal part.
 
     Args:
         per_minute: the limit of all workers together, in requests or tokens per minute.
