@@ -204,8 +204,7 @@ class ResponseMeter:
             window.peak = 0
             return False
         window.add(self.baseline.record(kind, seconds))
-        age = now - window.since
-        return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
+        return now - window.since >= self.window_seconds
 
     def count_first_round_end(
         self, in_flight: int, sent_at: float, now: float, *, has_response: bool
