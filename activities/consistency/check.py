@@ -26,6 +26,7 @@ from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
+from batchwright.rules.stored_objects.retention import ROLLING_ROW_LIFETIME
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 
@@ -188,17 +189,42 @@ class ConsistencyCheck:
         await self._add(DifferenceKind.RUN_ENDED, order, what, "the row's pending files are settled", settle)
 
     async def _report_missing_row(self, run: BatchRun) -> None:
+        """Report a workflow run without a database row, unless retention may have deleted the row or the run.
+
+        If repairs are on, insert the row. The row of an ended run also gets the end of the run. If the end is
+        unknown, or the run's output files are missing, nothing is inserted: no run would end the new row.
+        """
         order = await self._sources.runs.order(run.id)
+        if order is None:
+            return
+        if run.ended_at is not None and run.ended_at <= self._sources.now - self._row_lifetime(order):
+            return
         what = f"there is a run ({run.ended or 'open'}) and no row"
 
-        async def restore() -> None:
+        async def restore() -> bool:
+            ended = await self._sources.runs.find(run.id) if run.ended else None
+            if run.ended and (ended is None or not await self._can_end(order, ended)):
+                return False
             row = await self._sources.database.batches.upsert(order)
-            if run.ended and (with_result := await self._sources.runs.find(run.id)) is not None:
-                await self._report_ended_run(row, with_result)
+            if ended is not None:
+                await self._report_ended_run(row, ended)
             elif _sends_lines(run):
                 await self._restore_start(order)
+            return True
 
         await self._add(DifferenceKind.ROW_MISSING, order, what, "the row is restored from its run", restore)
+
+    async def _can_end(self, order: BatchOrder, run: BatchRun) -> bool:
+        """Return False if the run's result names output files that are not in storage."""
+        return run.result is None or await self._restored(order, run.result, run) is not None
+
+    def _row_lifetime(self, order: BatchOrder) -> timedelta:
+        """Return how long after the end of a batch retention keeps its row at least.
+
+        Temporal may keep the batch's run for longer.
+        """
+        lifetime = timedelta(days=self._sources.settings.metadata_retention_days)
+        return lifetime if order.policy.rolling is None else min(lifetime, ROLLING_ROW_LIFETIME)
 
     async def _restore_start(self, order: BatchOrder) -> bool:
         """Change the status in the batch's row from `validating` to `in_progress`, and return True.

@@ -50,8 +50,11 @@ class BatchRunSource(Protocol):
 
     async def find(self, batch_id: str) -> BatchRun | None: ...
 
-    async def order(self, batch_id: str) -> BatchOrder:
-        """Return the order of the batch: the message with which its workflow run was started."""
+    async def order(self, batch_id: str) -> BatchOrder | None:
+        """Return the order of the batch: the message with which its workflow run was started.
+
+        Return None if Temporal no longer has the run, because it keeps ended runs for a limited time.
+        """
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
@@ -86,14 +89,18 @@ class TemporalBatchRunSource(BatchRunSource):
         except WorkflowFailureError:
             return run
 
-    async def order(self, batch_id: str) -> BatchOrder:
+    async def order(self, batch_id: str) -> BatchOrder | None:
         handle = self._client.get_workflow_handle(batch_id)
-        async for event in handle.fetch_history_events(page_size=1):
-            payloads = event.workflow_execution_started_event_attributes.input.payloads
-            [order] = await self._client.data_converter.decode(payloads, [BatchOrder])
-            assert isinstance(order, BatchOrder)
-            return order
-        raise AssertionError("unreachable: every history begins with the start")
+        try:
+            async for event in handle.fetch_history_events(page_size=1):
+                payloads = event.workflow_execution_started_event_attributes.input.payloads
+                [order] = await self._client.data_converter.decode(payloads, [BatchOrder])
+                assert isinstance(order, BatchOrder)
+                return order
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+        return None
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
         handle, scheduled = self._client.get_workflow_handle(batch_id), 0

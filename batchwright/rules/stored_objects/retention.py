@@ -12,6 +12,8 @@ from batchwright.rules.ids import derived_file_id
 # No writer takes this long. An object that is still unfinished or unreferenced will stay so.
 MAX_WRITE_TIME = timedelta(days=1)
 INPUT_FILE_LIFETIME = timedelta(days=30)  # of batches' inputs, if the client requests no other
+# Of the row of an ended batch that collected single calls, as in the query `old_batches`.
+ROLLING_ROW_LIFETIME = timedelta(days=2)
 IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 WEBHOOK_DELIVERY_LIFETIME = timedelta(days=30)
 OUTPUT_KINDS = ("output", "error")

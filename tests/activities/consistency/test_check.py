@@ -10,12 +10,14 @@ from batchwright.activities.consistency.report import ConsistencyReport, Differe
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, BatchResult, RollingBatch
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
+from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
+from tests.activities.retention.runner import RetentionRunner
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.storage import MemoryStorage
 
@@ -40,17 +42,18 @@ class MemoryBatchRunSource(BatchRunSource):
     def __init__(self) -> None:
         self.runs: dict[str, BatchRun] = {}
         self.started: list[str] = []
-        self.started_order = an_order()
+        self.started_order: BatchOrder | None = an_order()
         self.planned: IngestResult | None = None
+        self.is_forgetting = False  # True if Temporal deletes each run after it was listed
 
     async def all(self) -> AsyncIterator[BatchRun]:
         for run in list(self.runs.values()):
             yield run
 
     async def find(self, batch_id: str) -> BatchRun | None:
-        return self.runs.get(batch_id)
+        return None if self.is_forgetting else self.runs.get(batch_id)
 
-    async def order(self, batch_id: str) -> BatchOrder:
+    async def order(self, batch_id: str) -> BatchOrder | None:
         return self.started_order
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
@@ -193,6 +196,20 @@ async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: Co
     assert (row.status, row.output_file_id) == (BatchStatus.EXPIRED, output)
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_no_row_is_created_for_an_ended_run_whose_end_cannot_be_stored(
+    fixture: ConsistencyFixture, is_forgotten: bool
+) -> None:
+    """The output file of the run is not in storage, or Temporal has deleted the run meanwhile. A new row
+    would stay live, and a later consistency check would start the batch again.
+    """
+    fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1))
+    fixture.runs.is_forgetting = is_forgotten
+    report = await fixture.check()
+    assert (kinds(report), report.left) == ([DifferenceKind.ROW_MISSING], 1)
+    assert fixture.database.rows.batches == {}
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_an_open_run_that_sends_lines_is_found_by_the_workers_again(
     fixture: ConsistencyFixture, is_lost: bool
@@ -238,6 +255,35 @@ async def test_a_batch_that_its_tenant_deleted_is_no_difference_and_stays_delete
     assert await fixture.database.batch_deletions.remove("acme", ID, NOW)
     report = await fixture.check()
     assert (report.differences, report.runs) == ([], 1)
+    assert fixture.database.rows.batches == {}
+
+
+async def test_a_run_that_temporal_deletes_during_the_consistency_check_is_no_difference(
+    fixture: ConsistencyFixture,
+) -> None:
+    fixture.run("completed")
+    fixture.runs.started_order = None
+    report = await fixture.check()
+    assert (report.differences, report.runs) == ([], 1)
+
+
+@pytest.mark.parametrize(("is_rolling", "age"), [(True, timedelta(days=2)), (False, timedelta(days=90))])
+async def test_a_batch_whose_row_retention_has_deleted_is_no_difference_and_is_not_restored(
+    fixture: ConsistencyFixture, is_rolling: bool, age: timedelta
+) -> None:
+    """Temporal may keep the run of a batch for longer than retention keeps the row of the batch."""
+    ended_at = NOW - age - timedelta(hours=1)
+    policy = BatchPolicy(rolling=RollingBatch(group="g", open_seconds=0) if is_rolling else None)
+    changes = {"policy": policy, "created_at": ended_at, "deadline": ended_at}
+    order = fixture.runs.started_order = an_order().model_copy(update=changes)
+    await fixture.database.batches.upsert(order)
+    await fixture.database.batch_ends.end_without_files("acme", ID, BatchStatus.COMPLETED, [], ended_at)
+    retention = RetentionRunner(fixture.database, fixture.storage)
+    await retention.counts([RetentionKind.BATCHES, RetentionKind.METADATA], NOW)
+    assert fixture.database.rows.batches == {}
+    result = BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1)
+    fixture.runs.runs[ID] = BatchRun(ID, "acme", ended_at, "completed", ended_at, result)
+    assert (await fixture.check()).differences == []
     assert fixture.database.rows.batches == {}
 
 

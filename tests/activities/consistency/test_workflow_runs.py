@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
+from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
 from batchwright.temporal import DATA_CONVERTER
@@ -24,15 +25,19 @@ class RecordedRuns:
     data_converter = DATA_CONVERTER
 
     def get_workflow_handle(self, workflow_id: str) -> "RecordedRun":
-        text = (HISTORIES / f"{workflow_id}.json").read_text()
-        return RecordedRun(WorkflowHistory.from_json(workflow_id, text))
+        file = HISTORIES / f"{workflow_id}.json"
+        return RecordedRun(
+            WorkflowHistory.from_json(workflow_id, file.read_text()) if file.exists() else None
+        )
 
 
 class RecordedRun:
-    def __init__(self, history: WorkflowHistory) -> None:
+    def __init__(self, history: WorkflowHistory | None) -> None:
         self._history = history
 
-    async def fetch_history_events(self) -> AsyncIterator[HistoryEvent]:
+    async def fetch_history_events(self, *, page_size: int | None = None) -> AsyncIterator[HistoryEvent]:
+        if self._history is None:
+            raise RPCError("workflow execution not found", RPCStatusCode.NOT_FOUND, b"")
         for event in self._history.events:
             yield event
 
@@ -53,3 +58,10 @@ async def test_a_batch_that_was_cancelled_before_its_ingestion_ended_has_no_resu
     runs: TemporalBatchRunSource,
 ) -> None:
     assert await runs.ingested("batch_cancelled_while_validating") is None
+
+
+async def test_a_run_that_temporal_has_deleted_has_no_order(runs: TemporalBatchRunSource) -> None:
+    order = await runs.order("batch_cancelled_while_validating")
+    assert order is not None
+    assert order.tenant
+    assert await runs.order("batch_deleted") is None
