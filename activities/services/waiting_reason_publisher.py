@@ -35,6 +35,7 @@ PUBLISH_TASK = "publish_waiting_reason"  # name of the background tasks
 _DATABASE_SECONDS = 5.0  # minimum time between two writes of the same reason
 _EXPIRY_MARGIN_SECONDS = 30.0
 _MAX_REMEMBERED = 10_000
+_NEVER = float("-inf")
 
 
 class ReasonSignal(Protocol):
@@ -57,9 +58,10 @@ class _Published:
 
     reason: str = ""
     written: str = ""  # the reason that was last written to the database
-    written_at: float = float("-inf")  # time of the last write to the database
-    cleared_at: float = float("-inf")  # time at which the row in the database was last deleted
+    written_at: float = _NEVER  # time of the last write to the database; `_NEVER` if it was withdrawn since
+    cleared_at: float = _NEVER  # time at which the row in the database was last deleted
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # keeps reasons in their order
+    unfinished: int = 0  # number of writes and withdrawals that wait for the lock or for the database
 
 
 def _now() -> datetime:
@@ -95,7 +97,9 @@ class WaitingReasonPublisher:
         published = self._of(batch_id, model)
         may_signal = published.reason != reason and self._signals.take(batch_id)
         is_recent = self._clock() - published.written_at < _DATABASE_SECONDS
-        if published.written == reason and is_recent and not may_signal:
+        # While the database hangs, a reason is not written again: such writes would pile up.
+        is_unfinished = published.unfinished > 0 and published.written_at > _NEVER
+        if published.written == reason and (is_recent or is_unfinished) and not may_signal:
             return
         published.written, published.written_at = reason, self._clock()
         now = self._now()
@@ -118,7 +122,7 @@ class WaitingReasonPublisher:
         A reason that another worker has reported is withdrawn, too.
         """
         published = self._of(batch_id, model)
-        was_signalled, published.reason, published.written_at = bool(published.reason), "", float("-inf")
+        was_signalled, published.reason, published.written_at = bool(published.reason), "", _NEVER
         if was_signalled or self._clock() - published.cleared_at >= _DATABASE_SECONDS:
             published.cleared_at = self._clock()
             self._start(published, self._withdraw(tenant, batch_id, model, was_signalled=was_signalled))
@@ -156,9 +160,13 @@ class WaitingReasonPublisher:
 
     def _start(self, published: _Published, publishing: Coroutine[None, None, None]) -> None:
         async def in_order() -> None:
-            async with published.lock:
-                await publishing
+            try:
+                async with published.lock:
+                    await publishing
+            finally:
+                published.unfinished -= 1
 
+        published.unfinished += 1
         task = asyncio.create_task(in_order(), name=PUBLISH_TASK)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,5 +1,7 @@
 """Reasons why models of batches wait, as one worker publishes them."""
 
+import asyncio
+
 import pytest
 
 from batchwright.activities.services import waiting_reason_publisher
@@ -53,3 +55,31 @@ async def test_a_reason_that_may_not_be_signalled_is_not_written_at_each_report(
         reasons.report("acme", "batch", "model", "another reason", 5.0)
         await reasons_published()
     assert written == ["another reason"] * 2
+
+
+async def test_reports_do_not_pile_up_while_the_database_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slice reports its reason every few seconds, and each write to a database that hangs takes longer."""
+    table, times, answers, written = MemoryDatabase().waiting, [0.0], asyncio.Event(), list[str]()
+
+    async def report(waiting: WaitingRow) -> bool:
+        written.append(waiting.reason)
+        await answers.wait()
+        return False
+
+    async def signal(batch_id: str, reason: WaitingReason) -> None:
+        pass
+
+    monkeypatch.setattr(table, "report", report)
+    reasons = WaitingReasonPublisher(signal, table, lambda: times[-1])
+    for number in range(100):
+        times.append(10.0 * number)
+        reasons.report("acme", "batch", "model", "the backend does not answer", 5.0)
+    answers.set()
+    await reasons_published()
+    assert len(written) == 1
+    times.append(2_000.0)
+    reasons.report("acme", "batch", "model", "the backend does not answer", 5.0)
+    await reasons_published()
+    assert len(written) == 2
