@@ -26,6 +26,7 @@ from batchwright.inference.transport.base import (
     Origin,
     Transport,
 )
+from batchwright.inference.transport.host_lookup import HostLookup
 from batchwright.inference.transport.http_connection import BackendConnection, IdleTimeout
 
 # Common servers close an idle connection after 5 s, and a POST sent at that moment would be lost.
@@ -59,7 +60,7 @@ class PooledTransport(Transport):
         self._own_tls = tls
         self._idle: defaultdict[Origin, deque[IdleConnection]] = defaultdict(deque)
         self._sweeping: asyncio.TimerHandle | None = None
-        self._timeouts = TimeoutWheel()
+        self._timeouts, self._hosts = TimeoutWheel(), HostLookup()
         self._in_flight = 0
         self._is_retired = False
 
@@ -175,7 +176,7 @@ class PooledTransport(Transport):
         seconds = min(seconds, self._connect_seconds)
         try:
             async with asyncio.timeout(seconds):
-                connection = await _open_connection(origin)
+                connection = await self._open_connection(origin)
                 if origin.secure:
                     await connection.start_tls(self._tls, origin.host)
         except TimeoutError as error:
@@ -183,6 +184,23 @@ class PooledTransport(Transport):
         except OSError as error:
             raise httpx.ConnectError(_describe_os_error(error)) from error
         connection.retire_at = time.monotonic() + random.uniform(*_MAX_AGE_SECONDS)
+        return connection
+
+    async def _open_connection(self, origin: Origin) -> BackendConnection:
+        """Connect to a host, using its first address that responds. Raise OSError if no address responds.
+
+        Addresses of the same IP version are tried in random order, so that connections are spread over all
+        servers of the host.
+        """
+        found = await self._hosts.addresses(origin)
+        preferred = found[0][0]  # the IP version that the system prefers
+        addresses = random.sample(found, len(found))
+        addresses.sort(key=lambda address: address[0] != preferred)
+        connected = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType]
+            addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY
+        )
+        enable_tcp_keepalive(connected)
+        _, connection = await asyncio.get_running_loop().create_connection(BackendConnection, sock=connected)
         return connection
 
     def _sweep(self) -> None:
@@ -288,25 +306,6 @@ def enable_tcp_keepalive(connected: socket.socket) -> None:
         option: int | None = getattr(socket, name, None)  # not every operating system has all options
         if option is not None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-async def _open_connection(origin: Origin) -> BackendConnection:
-    """Connect to a host, using its first address that responds. Raise OSError if no address responds.
-
-    Addresses of the same IP version are tried in random order, so that connections are spread over all
-    servers of the host.
-    """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-    preferred = found[0][0]  # the IP version that the system prefers
-    addresses = random.sample(found, len(found))
-    addresses.sort(key=lambda address: address[0] != preferred)
-    connected = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType]
-        addresses, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY
-    )
-    enable_tcp_keepalive(connected)
-    _, connection = await loop.create_connection(BackendConnection, sock=connected)
-    return connection
 
 
 def _connect_timeout(seconds: float) -> httpx.ConnectTimeout:

@@ -230,14 +230,14 @@ def named(target: TargetUrl) -> TargetUrl:
 def resolving(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     """Let every host name resolve to these addresses, in this order."""
 
-    async def getaddrinfo(_: str, port: int, **__: Any) -> list[Any]:
+    def getaddrinfo(_: str, port: int, **__: Any) -> list[Any]:
         families = [socket.AF_INET6 if ":" in host else socket.AF_INET for host in hosts]
         return [
             (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))
             for family, host in zip(families, hosts, strict=True)
         ]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 @contextmanager
