@@ -28,7 +28,10 @@ class DnsLookup:
         """Return the addresses of a host. Raise OSError if no address is found."""
 
         def look_up() -> list[Address]:
-            found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            try:
+                found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            except UnicodeError as error:  # a label of the name is empty or too long
+                raise OSError(str(error)) from error
             return [ip_address(str(each[4][0]).partition("%")[0]) for each in found]
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
@@ -47,7 +50,7 @@ class DnsLookup:
                 addresses = await self.addresses(host)
             for address in addresses:
                 check_address(address, allowed)
-        except (OSError, ValueError):  # TimeoutError is an OSError, and UnicodeError is a ValueError
+        except (OSError, ValueError):  # TimeoutError is an OSError
             problem = "was not found, or has an address that is not a public one"
             raise ValueError(f"its host {host} {problem}") from None
 

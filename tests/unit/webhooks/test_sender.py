@@ -202,6 +202,12 @@ async def test_a_slow_endpoint_does_not_delay_another() -> None:
     assert results == 10 * [SendResult(200, "")]
 
 
+async def test_a_host_whose_name_cannot_be_looked_up_is_a_failed_attempt() -> None:
+    async with sending() as sender:
+        result = await sender.send(f"https://{'a' * 64}.example/", HEADERS, BODY)
+    assert result == SendResult(None, NOT_PUBLIC)
+
+
 @pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
 async def test_a_refused_host_does_not_say_if_it_exists(host: str) -> None:
     """If the message said it, a tenant could find out the names of the operator's hosts."""
