@@ -23,7 +23,8 @@ class BatchRows:
 
         Raises:
             ApiError: the tenant has asked for too many unknown batches (429).
-            TemporalUnavailable: the batch has no row, and Temporal does not respond, so the batch may exist.
+            TemporalUnavailable: the batch has no row, and Temporal does not respond. It is unknown if the
+                batch exists.
         """
         if not tenant or not is_batch_id(batch_id):
             return None
@@ -39,7 +40,8 @@ class BatchRows:
         If the batch's row is missing but its workflow runs, insert the row.
 
         Raises:
-            TemporalUnavailable: the batch has no row, and Temporal does not respond, so the batch may exist.
+            TemporalUnavailable: the batch has no row, and Temporal does not respond. It is unknown if the
+                batch exists.
         """
         if not is_batch_id(batch_id):
             return None

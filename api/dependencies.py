@@ -61,8 +61,9 @@ class ModelRouters(Protocol):
         ...
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Free memory: drop the routers (which choose backends) of models that no backend lists, except
-        models that requests still use.
+        """Drop the routers of models that no backend lists and no request uses, to free memory.
+
+        A router chooses the backend of each request.
 
         Args:
             awaited: names of the models that requests still use.
@@ -102,8 +103,8 @@ class ApiDependencies:
 
     @cached_property
     def running_batches(self) -> RunningBatches:
-        """The object that finds running batches without a database row. It limits how many unknown ids a
-        tenant may ask for.
+        """The object that finds running batches without a database row. It limits how many ids of
+        unknown batches a tenant may send.
 
         All routes share it, so that the limit applies to all requests of a tenant together.
         """

@@ -21,15 +21,16 @@ _MISSING_SCOPE = "missing_scope"  # code of the error if a caller lacks the scop
 
 
 class DenialRecorder:
-    """A recorder that writes to the audit log if a caller was denied an action, such as the removal of a
-    model.
+    """A recorder of denied actions in the audit log, such as a denied removal of a model.
 
-    A request is recorded only if its route declares an action for the audit log. `record` finds the route
-    itself, because authentication denies requests before FastAPI has found their routes.
+    Authentication denies a request before FastAPI finds the request's route. So `record` finds the route. It
+    records the request in two cases:
 
-    A denied action of operators is always recorded. A denied action of tenants is recorded if the tenant
-    header of the request names another tenant. It is not recorded if the caller only lacks the scope `write`,
-    because many API keys may only read.
+    - The route declares an operator's action.
+    - The route declares a tenant's action, and the request's tenant header names another tenant.
+
+    If a caller only lacks the scope for a tenant's action, the request is not recorded, because many API keys
+    may only read.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:

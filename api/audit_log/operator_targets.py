@@ -16,7 +16,7 @@ from batchwright.temporal import TemporalUnavailable
 
 
 class OperatorBatchTarget(BatchTarget):
-    """A kind of target (object that an action changes) for the audit log: a batch of any tenant."""
+    """The audit log's target kind for actions that change a batch of any tenant."""
 
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["batch_id"]
@@ -45,10 +45,10 @@ class DeadLetterTarget(TargetKind):
 
 
 class DeadLettersTarget(TargetKind):
-    """A kind of target (object that an action changes) for the audit log: dead letters, which are lines that
-    used up their attempts. An action changes all dead letters, or those of one tenant or one batch.
+    """The audit log's target kind for actions that change several dead letters.
 
-    The audit log does not show their state before and after the action.
+    Dead letters are lines that used up their attempts. An action changes all dead letters, the dead letters
+    of one tenant, or the dead letters of one batch. The audit log does not show the state of dead letters.
     """
 
     type = AuditTargetType.DEAD_LETTER
@@ -93,8 +93,9 @@ class BudgetGroupTarget(TargetKind):
 
 
 class KeyTarget(TargetKind):
-    """A kind of target (object that an action changes) for the audit log: an API key of any tenant. The path
-    of the request contains the key's id.
+    """The audit log's target kind for actions that change an API key of any tenant.
+
+    The path of the request contains the key's id.
     """
 
     type = AuditTargetType.KEY
@@ -112,11 +113,10 @@ class KeyTarget(TargetKind):
 
 
 class NewKeyTarget(KeyTarget):
-    """A kind of target (object that an action changes) for the audit log: a new API key, which the recorded
-    request creates.
+    """The audit log's target kind for requests that create an API key.
 
     The audit log needs the key's id before the key exists. So `find` chooses the id, and the route creates
-    the key with it.
+    the key with this id.
     """
 
     async def find(self, request: Request) -> AuditTarget:
@@ -131,8 +131,9 @@ class NewKeyTarget(KeyTarget):
 
 
 class RateTarget(TargetKind):
-    """A kind of target (object that an action changes) for the audit log: a rate limit. Its id is the name of
-    the model, or empty for the limit over all models.
+    """The audit log's target kind for actions that change a rate limit.
+
+    The target's id is the name of the model. For the rate limit over all models, the target's id is empty.
     """
 
     type = AuditTargetType.RATE
@@ -148,10 +149,10 @@ class RateTarget(TargetKind):
 
 
 class HoldTarget(TargetKind):
-    """A kind of target (object that an action changes) for the audit log: a hold. A hold is an operator's
-    order to send no lines of a tenant or a model.
+    """The audit log's target kind for actions that set or remove a hold.
 
-    The target's id is `tenant/NAME` or `model/NAME`.
+    A hold is an operator's order to send no lines of a tenant or a model. The target's id is `tenant/NAME` or
+    `model/NAME`.
     """
 
     type = AuditTargetType.HOLD
@@ -170,10 +171,10 @@ class HoldTarget(TargetKind):
 
 
 class ModelTarget(TargetKind):
-    """A kind of target (object that an action changes) for the audit log: a model. Its state contains only
-    the settings that operators have changed at run time.
+    """The audit log's target kind for actions that change a model.
 
-    A model without such changes has no state.
+    The model's state contains only what operators have changed at run time. A model without such changes has
+    no state.
     """
 
     type = AuditTargetType.MODEL

@@ -69,34 +69,35 @@ class AuditLog:
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
         """Return the FastAPI dependencies for a route that changes or ends an object of a tenant, such as a
-        batch. They record each request in the audit log if its object exists.
+        batch. If the object exists, the dependencies record the request in the audit log.
 
         Two limits prevent a tenant from filling the log. A request beyond a limit gets a 429:
 
-        - 60 requests per minute whose action can be repeated, such as a pause. Refused requests count, too.
-        - 600 requests per minute that end an object, such as a deletion. Each object can be ended only once,
-          so this limit can be higher.
+        - 60 requests per minute for actions that can be repeated, such as a pause. Refused requests count,
+          too.
+        - 600 requests per minute for actions that end an object, such as a deletion. This limit is higher,
+          because each object can be ended only once.
 
         Args:
             action: name under which the requests are recorded.
             target: finds and reads the object that a request changes.
-            ends: for an action that ends the object: a function that gets the object's state, and returns
-                False if the object has already ended. The request is then not recorded. None if the action
-                can be repeated.
+            ends: None if the action can be repeated. If the action ends the object, pass a function that gets
+                the object's state, and returns False if the object has already ended. If the function returns
+                False, the request is not recorded.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
         """Return the FastAPI dependencies for a route with which tenants create an object, such as a
-        schedule. They record each request in the audit log.
+        schedule. The dependencies record each request in the audit log.
 
         A tenant may send 600 such requests per minute. Further requests get a 429.
 
         Args:
             action: name under which the requests are recorded.
             target: kind of the new object. The audit log needs the object's id before the object exists. So
-                the method `find` of this class must create the id, and the route's function must use this id
-                for the object (as with `NewScheduleTarget`).
+                the method `find` of the target kind must create the id, and the route's function must use the
+                created id. `NewScheduleTarget` is an example.
         """
         return [Depends(CreationAction(self, action, target(self._deps), None), scope="function")]
 
@@ -211,14 +212,15 @@ class TenantAction(OperatorAction):
             self._log.repeated.release(target.tenant)
 
     def _limit(self, limiter: AttemptLimiter, limit: int, tenant: str, which: str = "") -> None:
-        """Count the request, or reject it if the tenant has reached the limit.
+        """Count the request. If the tenant has reached the limit, reject the request instead.
 
         The request is counted before it is executed, so that concurrent requests count, too.
 
         Args:
             limiter: counter of the requests of each tenant.
             limit: number of requests per minute, for the error message.
-            which: words for the error message that say which requests count; empty if all count.
+            which: words that say in the error message which requests count, such as
+                " that can be repeated"; empty if all requests count.
 
         Raises:
             ApiError: the tenant has sent more than `limit` requests in a minute (429).
@@ -243,10 +245,10 @@ class CreationAction(TenantAction):
 
 
 def in_any_state(state: State) -> bool:
-    """Return True always. Pass this function to `AuditLog.of_tenant` as `ends` if an action can end an object
-    in every state.
+    """Return True for every state of an object.
 
-    For example, a webhook can be deleted even if it is disabled.
+    Pass this function to `AuditLog.of_tenant` as `ends` for an action that can end an object in any state.
+    For example, a disabled webhook can be deleted.
     """
     return True
 

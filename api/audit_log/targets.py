@@ -33,8 +33,10 @@ State = dict[str, JsonValue]
 
 
 class TargetKind(ABC):
-    """A kind of object that an action can change, such as batches or quotas. The audit log calls this object
-    the target of the action.
+    """The base class of the audit log's target kinds, such as batches or quotas.
+
+    A target is the object that an action changes. A target kind finds the target of a request, and reads the
+    target's state.
     """
 
     type: AuditTargetType
@@ -44,7 +46,7 @@ class TargetKind(ABC):
 
     @abstractmethod
     async def find(self, request: Request) -> AuditTarget:
-        """Return the target of a request: the object that it would change. The object need not exist.
+        """Return the target: the object that the request would change. The object does not have to exist.
 
         Raises:
             ApiError: the request's body is not a JSON object.
@@ -58,7 +60,8 @@ class TargetKind(ABC):
 
 
 class _OwnTarget(TargetKind):
-    """A kind of target (object that an action changes) for the audit log: an object of the caller's tenant.
+    """The base class of the audit log's target kinds for objects of the caller's tenant.
+
     `_id_name` is the name of the path parameter that contains the object's id.
     """
 
@@ -93,7 +96,7 @@ class UploadTarget(_OwnTarget):
 
 
 class BatchTarget(_OwnTarget):
-    """A kind of target (object that an action changes) for the audit log: a batch of the caller's tenant."""
+    """The audit log's target kind for actions that change a batch of the caller's tenant."""
 
     type, _id_name = AuditTargetType.BATCH, "batch_id"
 
@@ -107,10 +110,10 @@ class BatchTarget(_OwnTarget):
 
 
 class MessageBatchTarget(BatchTarget):
-    """A kind of target (object that an action changes) for the audit log: a message batch (a batch of
-    Anthropic's API) of the caller's tenant.
+    """The audit log's target kind for actions that change a message batch of the caller's tenant.
 
-    The audit log shows its id in the form `batch_...`, like the ids of other batches.
+    A message batch is a batch of Anthropic's API. The audit log shows the id of a message batch in the form
+    `batch_...`, like the ids of other batches.
     """
 
     async def find(self, request: Request) -> AuditTarget:
@@ -119,10 +122,10 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget(_OwnTarget):
-    """A kind of target (object that an action changes) for the audit log: a call of the caller's tenant. A
-    call is a request that a client sends without a batch.
+    """The audit log's target kind for actions that change a call of the caller's tenant.
 
-    Clients see the call as a response of `/v1/responses`.
+    A call is a request that a client sends without a batch. Clients see the call as a response of
+    `/v1/responses`.
     """
 
     type, _id_name = AuditTargetType.CALL, "response_id"
@@ -170,8 +173,7 @@ class ScheduleTarget(_OwnTarget):
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A kind of target (object that an action changes) for the audit log: a new schedule, which the recorded
-    request creates.
+    """The audit log's target kind for requests that create a schedule.
 
     The audit log needs the schedule's id before the schedule exists. So `find` chooses the id, and the route
     gets the id from `new_id`.

@@ -87,7 +87,7 @@ class ApiKeyAuthenticator:
     route.
 
     Tokens are accepted only if an issuer of tokens is configured. Requests of the pages at `/ui` contain no
-    key. Instead, a middleware adds the visitor's session to such a request, and the session belongs to a key.
+    key. A middleware adds the visitor's session to these requests. The key of the session is then checked.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -181,7 +181,8 @@ class ApiKeyAuthenticator:
     async def _identity_of(self, tokens: TokenVerifier, token: str, address: str) -> TokenIdentity:
         """Check a token. Return the tenant, the user and the scopes that the token contains.
 
-        A token that was valid before is accepted even if the client's address has sent too many wrong tokens.
+        A token in the cache of valid tokens is accepted even if the client's address has sent too many wrong
+        tokens.
 
         Raises:
             AccessDenied: the token is not valid, or the client's address has sent too many wrong tokens.
@@ -207,13 +208,13 @@ class ApiKeyAuthenticator:
         return identity
 
     def _begin_attempt(self, address: str, credentials: str) -> None:
-        """Count an attempt of the client's address before its key or token is checked.
+        """Count an attempt of a client's address. Call this before the key or token is checked.
 
-        If the key or token is then valid, or cannot be checked now, the caller must call
-        `self._failures.release`. So only failed attempts, and attempts in progress, count.
+        If the check succeeds, or if the check is impossible now, call `self._failures.release` after the
+        check. So only failed attempts and attempts in progress count.
 
         Args:
-            credentials: what is checked, for the error message: "API keys" or "tokens".
+            credentials: "API keys" or "tokens", for the error message.
 
         Raises:
             AccessDenied: the address has too many failed attempts.
@@ -318,7 +319,7 @@ def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
 
     - If the headers contain exactly one API key, return it as an `ApiKey`. Any other bearer token is ignored.
     - If they contain no API key but exactly one bearer token, return the token as text.
-    - Otherwise, return None: there are several different keys or tokens, or the headers contain none.
+    - If they contain several different keys or tokens, or only invalid text, return None.
 
     Raises:
         AccessDenied: the request has no header for a key or token.

@@ -103,8 +103,10 @@ def scopes_from_headers(headers: Headers, name: str) -> list[str]:
 
 
 def _last_value(values: list[str]) -> str:
-    """Return the last value of a header that can be repeated, and can have several values separated by
-    commas.
+    """Return the last value of a header.
+
+    The header can occur several times in a request: `values` has one text for each time. Each text can
+    contain several values, separated by commas.
     """
     return values[-1].rpartition(",")[2].strip(" \t")
 

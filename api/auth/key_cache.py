@@ -27,8 +27,8 @@ class _CachedKey(NamedTuple):
 class KeyCache:
     """A cache that verifies API keys, and keeps valid keys for `CACHE_SECONDS`.
 
-    Every invalid key costs one database lookup and one hash comparison, even if no such key exists. So the
-    response time does not reveal which keys exist.
+    A key that does not exist costs a database lookup and a hash comparison, like a key with a wrong secret.
+    So the response time does not reveal which keys exist.
     """
 
     def __init__(
@@ -64,8 +64,9 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache contains this key with the same secret, even if the cached row is too old
-        to be used.
+        """Return True if the cache contains the key and the key's secret is correct.
+
+        The cached row may be older than `CACHE_SECONDS`.
         """
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)

@@ -1,7 +1,7 @@
 """Sessions of the pages at `/ui`. A random token in a browser's cookie takes the place of an API key.
 
-The browser never has the key. The database contains only a hash of the token. So a copy of the table is not
-enough to sign in. All API processes share the sessions.
+The browser never has the key. The database contains only a hash of the token. So a copy of the database is
+not enough to sign in. All API processes share the sessions.
 """
 
 import time
@@ -49,14 +49,14 @@ class Sessions:
         return found.key if found is not None and found.is_usable(now) else None
 
     def cached_key_reader(self, token: str, key: ApiKeyRow) -> SessionKey:
-        """Return a function that checks a session during a long visit. The function returns the session's API
-        key, or None after the session has ended.
+        """Return a function that checks a session again and again, for example during a long response.
 
-        To save queries, the function reads the database at most every `RECENT_SECONDS`.
+        The function returns the same as `key_of`. To save queries, it returns a key from the last
+        `RECENT_SECONDS` without a new query.
 
         Args:
             token: the session's token.
-            key: the session's key, which the caller has just read.
+            key: the session's API key. Read the key from the database immediately before this call.
         """
         known, until = key, time.monotonic() + RECENT_SECONDS
 

@@ -13,9 +13,12 @@ _MAX_BYTES_PER_TENANT = _MAX_BYTES // 2
 class HeldBytes:
     """A limit for the bytes that this process keeps in memory for clients and backends.
 
-    A process has one object of this class. It counts the following together: bodies of clients' calls and of
-    backends' callbacks, answers of backends, downloads, incomplete first lines of uploads, incomplete
-    requests of message batches.
+    A process has one object of this class. The following bytes count together:
+
+    - bodies of calls (requests that clients send without a batch) and of callbacks from backends
+    - answers from backends
+    - downloads
+    - the first line of an upload, and a request of a message batch, until the process has received it all
 
     Attributes:
         limit: maximum for all tenants together, in bytes.
@@ -37,11 +40,11 @@ class HeldBytes:
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. When the `with` block ends,
-        these bytes no longer count.
+        """Context manager that yields a function `count(size)`, which counts bytes of the tenant.
 
-        The argument of the function is the number of bytes to add, or to subtract if it is negative. If a
-        limit would be exceeded, the function counts nothing and raises ApiError (429).
+        The function adds `size` bytes; a negative `size` subtracts bytes. If a limit would be exceeded, the
+        function counts nothing and raises ApiError (429). When the `with` block ends, the counted bytes are
+        subtracted.
         """
         counted = 0
 

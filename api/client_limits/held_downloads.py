@@ -1,4 +1,4 @@
-"""Limits how many bytes of downloads are in memory, because clients may read them slowly."""
+"""Limits how many bytes of downloads are in memory. Many slow downloads could fill the memory."""
 
 from contextlib import ExitStack
 
@@ -14,7 +14,7 @@ _MAX_BYTES = 2 * 1024 * 1024
 class HeldDownloads:
     """A counter of the bytes that downloads in progress keep in memory.
 
-    It passes the numbers to `HeldBytes`, which adds the bytes of all other requests and limits the total.
+    The bytes of downloads count towards the limits of `HeldBytes`, together with the bytes of other requests.
     """
 
     def __init__(self, held: HeldBytes) -> None:

@@ -48,7 +48,7 @@ class ApiShutdown(ShutdownStage):
 
         Args:
             drain_seconds: seconds from now until the process cuts open connections. `drained` begins one
-                second earlier. If `drain_seconds` is below 4, `drained` begins after three quarters of it.
+                second earlier. If `drain_seconds` is below 4, `drained` begins after 75 % of `drain_seconds`.
         """
         self._set()
         left = drain_seconds - min(_LAST_SECONDS, drain_seconds / 4)

@@ -17,12 +17,11 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """A source of Retry-After values for rejected requests. With these values, a tenant sends about one retry
-    per second.
+    """A source of Retry-After values that spread the retries of a tenant: about one retry per second.
 
-    If a tenant has many requests rejected at the same time, they get the values 5, 6, 7 and so on (seconds).
-    If the next value would be over `MAX_RETRY_SECONDS`, the request gets a random value between half of this
-    maximum and the maximum.
+    If many requests of a tenant are rejected at the same time, their values are 5 s, 6 s, 7 s and so on. If
+    the next value would be over `MAX_RETRY_SECONDS`, the value is random: from `MAX_RETRY_SECONDS // 2` to
+    `MAX_RETRY_SECONDS`.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

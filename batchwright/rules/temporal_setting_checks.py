@@ -18,10 +18,10 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that TLS may be disabled, because no other setting needs it.
+    """Check that TLS may be disabled: no other setting of the Temporal connection needs TLS.
 
     Args:
-        chosen: values of the other settings, by the settings' names.
+        chosen: values of the other settings, by name.
 
     Raises:
         ValueError: a setting needs TLS, or an API key would be sent unencrypted to another host.

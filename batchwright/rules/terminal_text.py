@@ -11,13 +11,13 @@ _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def terminal_json(text: str) -> str:
-    """Return a JSON text with control characters as escapes (`\\u009b`), which mean the same in JSON.
+    """Escape control characters in a JSON text, such as `\\u009b`. The JSON values stay the same.
 
-    Carriage returns stay, because they can only be outside of strings.
+    Tabs, line feeds and carriage returns stay: valid JSON has these characters only outside of strings.
     """
     return _UNSAFE.sub(lambda found: "\r" if found[0] == "\r" else f"\\u{ord(found[0]):04x}", text)
 
 
 def terminal_text(text: str, replacement: str = "?") -> str:
-    """Return `text`, in which `replacement` replaces each control character. Tabs and line feeds stay."""
+    """Replace each control character in `text` with `replacement`. Tabs and line feeds stay."""
     return _UNSAFE.sub(replacement, text)

@@ -40,7 +40,7 @@ class UnitPrices(NamedTuple):
         """Return the cost of successful requests, in 10^-12 of the currency's unit.
 
         Args:
-            usage: all tokens that these requests have used together.
+            usage: tokens of all these requests together.
             requests: number of the requests.
         """
         return (

@@ -58,12 +58,12 @@ def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
-    """Return True if a worker polls the task queue, or would poll it as soon as a batch needs it.
+    """Return True if a worker polls the task queue, or will poll the queue when a batch needs it.
 
     Args:
         queue: name of a task queue of Temporal.
-        served: task queues that workers report. If ANY_MODEL_QUEUE is one of them, workers poll the queue of
-            any model that a batch needs.
+        served: task queues that workers report. `ANY_MODEL_QUEUE` stands for the queue of any model that a
+            batch needs.
     """
     return queue in served or (
         ANY_MODEL_QUEUE in served and queue.startswith(ANY_MODEL_QUEUE.removesuffix("*"))
@@ -110,9 +110,9 @@ class UpstreamTraffic(Message):
         squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
         tokens_per_second: average rate of tokens in requests and responses, over about the last minute.
-        open_circuits: 1 if the circuit breaker of the model at this backend is open: after many failures,
-            only single test requests are sent. In a sum over workers, it is the number of workers whose
-            circuit breaker is open.
+        open_circuits: 1 if the worker's circuit breaker for the model at this backend is open. After many
+            failures, an open circuit breaker lets only single test requests pass. In a sum over workers:
+            the number of workers whose circuit breaker is open.
     """
 
     model: str
@@ -145,9 +145,10 @@ class TrafficShare(NamedTuple):
 
 
 class OpenCircuit(NamedTuple):
-    """An open circuit breaker: for this model, only single test requests are sent to this backend.
+    """An open circuit breaker for a model at a backend.
 
-    Many requests have failed before. `workers` is the number of workers in which it is open.
+    After many failures, an open circuit breaker lets only single test requests pass. Each worker has its own
+    circuit breaker. `workers` is the number of workers whose circuit breaker is open.
     """
 
     model: str

@@ -15,7 +15,7 @@ DATABASE_MARK = "database-mark"
 
 
 def tenant_root(tenant: str) -> str:
-    """Return the beginning that the keys of all stored objects of a tenant have in common."""
+    """Return the key prefix of all stored objects of a tenant."""
     return f"{tenant_hash(tenant)}/"
 
 
@@ -24,7 +24,7 @@ def upload_key(tenant: str, file_id: str, nonce: str) -> str:
 
 
 def parts_root(tenant: str, upload_id: str) -> str:
-    """Return the beginning that the object keys of all parts of an upload have in common.
+    """Return the key prefix of all parts of an upload.
 
     A client sends a large file as an upload of several parts.
     """
@@ -36,7 +36,7 @@ def part_key(tenant: str, upload_id: str, part_id: str) -> str:
 
 
 def batch_root(tenant: str, batch_id: str) -> str:
-    """Return the beginning of the keys of all stored objects of a batch, except output and error files."""
+    """Return the key prefix of all stored objects of a batch, except output and error files."""
     return f"{tenant_hash(tenant)}/batches/{batch_id}"
 
 
@@ -58,7 +58,7 @@ def plan(prefix: str, safe_model: str) -> str:
 
 
 def slice_table(prefix: str, safe_model: str) -> str:
-    """Return the object key of a model's slice table, which has one record per slice (part of its lines).
+    """Return the object key of a model's slice table, which has one record per slice of the lines.
 
     `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
@@ -83,9 +83,9 @@ def duplicates(prefix: str, safe_model: str) -> str:
 
 
 def unserved_root(prefix: str) -> str:
-    """Return the beginning of the keys of all segments with results of lines that were never sent.
+    """Return the key prefix of all segments (objects with results) for lines that failed during ingestion.
 
-    These lines failed during ingestion, the validation of the input. `prefix` is the result of
+    Ingestion is the validation of the input. The failed lines are never sent. `prefix` is the result of
     `ingest_prefix`.
     """
     return f"{prefix}/unserved/"
@@ -96,9 +96,9 @@ def unserved_segment(prefix: str, number: int) -> str:
 
 
 def resumed_root(prefix: str) -> str:
-    """Return the beginning of the keys of all segments that a resumed batch has copied.
+    """Return the key prefix of all segments (objects with results) that a resumed batch has copied.
 
-    A resumed batch continues another batch: it copies the results of that batch and sends the other lines.
+    A resumed batch copies results from an earlier batch, and sends the lines without a copied result.
     `prefix` is the result of `ingest_prefix`.
     """
     return f"{prefix}/resumed/"
@@ -113,9 +113,9 @@ def resumed_segment(prefix: str, number: int) -> str:
 
 
 def ingest_root(tenant: str, batch_id: str) -> str:
-    """Return the beginning of the keys of all stored objects that ingestion writes for a batch.
+    """Return the key prefix of all stored objects that ingestion writes for a batch.
 
-    Ingestion is the validation of the input. The keys of each attempt have their own, longer beginning.
+    Ingestion is the validation of the input. Each attempt appends a nonce to this prefix (`ingest_prefix`).
     """
     return f"{batch_root(tenant, batch_id)}/ingest/"
 
@@ -137,13 +137,14 @@ def number_of_slice(key: str) -> int:
 
 
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
-    """Return a unique object key for a segment, which has many results of a slice (part of a model's lines).
+    """Return a unique object key for a segment: an object with many results of a slice.
 
-    The keys of the segments of a slice sort by generation, then attempt, then sequence.
+    A slice is a part of a model's lines. The keys of its segments sort by generation, attempt and sequence.
 
     Args:
         folder: beginning of the key, from `slice_results`.
-        generation: increases by one when Temporal starts to count the slice's attempts from 1 again.
+        generation: increases by one each time the workflow schedules the slice again. Temporal then counts
+            the attempts from 1 again.
         attempt: number of the slice's attempt.
         nonce: random text of the attempt.
         sequence: number of the segment within the attempt.
@@ -169,7 +170,7 @@ class LocalDirectory:
 
 @dataclass(frozen=True)
 class Bucket:
-    """The location of an object storage: an S3 bucket, and the beginning of all object keys in it."""
+    """The location of an object storage: an S3 bucket, and the prefix of all object keys in it."""
 
     name: str
     prefix: str  # prepended to every key; empty or ends with a slash

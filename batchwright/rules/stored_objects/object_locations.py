@@ -18,9 +18,10 @@ MAX_URL_CHARACTERS = len(SCHEME) + 63 + 1 + _MAX_KEY_BYTES
 
 
 class ObjectLocation(NamedTuple):
-    """The location of an object in a bucket, or of a prefix: the common beginning of the keys of objects.
+    """The location of an object or a prefix in a bucket.
 
-    The key of a prefix is empty or ends with a slash.
+    A prefix is the common beginning of several object keys. If the location is a prefix, `key` is empty or
+    ends with a slash.
     """
 
     bucket: str

@@ -21,11 +21,11 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """The points in time that decide which old data may be deleted: one for each kind of data.
+    """The points in time before which data are old enough to be deleted. Each kind of data has one field.
 
-    For example, a batch may be deleted if it ended before the time in the field `batches`. Other kinds of
-    data may be deleted if they were created, expired or last changed before the time in their field. The
-    points in time are the same during one whole run of the deletion.
+    For example, a batch may be deleted if it ended before `batches`. For other kinds of data, the time of
+    creation, of expiry or of the last change is compared. All points in time stay the same during one run of
+    the deletion.
     """
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file
@@ -67,7 +67,7 @@ class ObjectOwner(NamedTuple):
     """The file, upload or batch to which a stored object belongs. The owner is read from the object's key.
 
     Attributes:
-        area: kind of the owner: files, uploads or batches. It is a folder in the key.
+        area: kind of the owner (files, uploads or batches).
         id: id of the owner.
     """
 
@@ -106,15 +106,15 @@ class KnownObjects:
 
 
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
-    """Return the keys of the objects that may be deleted, because no database row refers to them.
+    """Return the keys of old objects that may be deleted, because no database row refers to these objects.
 
-    Objects of three kinds are not returned: objects that have changed since `before`, objects that a live
-    batch may still be writing, and objects whose key has an unknown form.
+    Two kinds of objects are never returned: objects that a live batch may still be writing, and objects whose
+    key has an unknown form.
 
     Args:
         objects: stored objects of one tenant.
-        known: what the database has of this tenant.
-        before: only objects that were last changed before this time are returned.
+        known: the tenant's files, open uploads and live batches in the database.
+        before: an object is old if its last change was before this time.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [

@@ -83,8 +83,8 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
 
     Args:
         key: the API key as the client has sent it.
-        stored_hash: hash in the database; None if no such key exists. The check then takes equally long and
-            returns False. So the response time does not reveal which keys exist.
+        stored_hash: hash in the database; None if the database has no such key. For None, return False, but
+            take as long as for a wrong secret. So the response time does not reveal which keys exist.
     """
     salt, expected = stored_hash or _DUMMY_HASH
     return hmac.compare_digest(_hash(salt, key.secret), expected)
@@ -108,7 +108,7 @@ def is_usable(
     """Return True if an API key is valid at the time `at`.
 
     Args:
-        at: the time for which this is checked.
+        at: the point in time to check.
         expires_at: None if the key never expires.
         revoked_at: None if the key was not revoked.
         disabled_at: when the key's tenant was disabled; None if it was not disabled.

@@ -24,8 +24,8 @@ class AttemptLimiter:
         """Create the limiter.
 
         Args:
-            per_minute: number of attempts that a client may make per minute. It may make all of them at the
-                same time. 0 disables the limit.
+            per_minute: number of attempts that a client may make per minute. The client may make all these
+                attempts at the same time. 0 disables the limit.
             monotonic: returns the current time in seconds.
         """
         self._per_minute = per_minute
@@ -46,9 +46,9 @@ class AttemptLimiter:
     def acquire(self, client: str) -> None:
         """Count an attempt of a client. This method never rejects an attempt.
 
-        Check with `wait_seconds` that the client may try now, call this method, and only then make the
-        attempt. In this order, attempts that are still in progress count, too. If only failed attempts shall
-        count, call `release` after each success.
+        First call `wait_seconds`. If the result is 0, call `acquire`, and then make the attempt. In this
+        order, attempts in progress count, too. To count only failed attempts, call `release` after each
+        success.
         """
         self._change(client, 1)
 
@@ -66,10 +66,9 @@ class AttemptLimiter:
             self._levels.popitem(last=False)
 
     def _attempts(self, bucket: str) -> float:
-        """Return how many attempts of a client still count. The number decreases at a constant rate.
+        """Return the number of attempts in a client's bucket. The number decreases at a constant rate.
 
-        `bucket` is the result of `_network` for the client: its IPv4 address, its IPv6 network, or another
-        name.
+        `bucket` is the client's IPv4 address, IPv6 network or other name (the result of `_network`).
         """
         level = self._levels.get(bucket)
         if level is None:

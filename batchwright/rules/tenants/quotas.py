@@ -68,7 +68,7 @@ class QuotaLimits(NamedTuple):
 class EnqueuedWork(NamedTuple):
     """A number of lines that have no result yet, and the estimated tokens of their prompts.
 
-    A tenant has a quota for each of the two.
+    A tenant has a quota of lines and a quota of tokens.
     """
 
     lines: int
@@ -83,10 +83,11 @@ class QuotaExcess(NamedTuple):
     Attributes:
         quota: the quota of lines or the quota of tokens.
         limit: value of the quota.
-        used: how much of it the tenant's other batches use.
-        requested: how much the batch needs. `used` plus `requested` may not be more than `limit`.
-        before: number of earlier batches that wait for the quota. The batch must wait until these are
-            enqueued, even if it would not exceed the quota itself.
+        used: lines or tokens of the tenant's other batches.
+        requested: lines or tokens of the batch. If `used` plus `requested` is more than `limit`, the batch
+            would exceed the quota.
+        before: number of earlier batches that wait for the quota. The batch must wait until the earlier
+            batches are enqueued, even if the batch would not exceed the quota.
     """
 
     quota: Quota
@@ -97,7 +98,7 @@ class QuotaExcess(NamedTuple):
 
     @property
     def can_wait(self) -> bool:
-        """True if the batch only has to wait for other work. False if it alone exceeds the quota."""
+        """True if the batch can be enqueued later. False if the batch alone exceeds the quota."""
         return self.requested <= self.limit
 
     @property
@@ -117,9 +118,11 @@ class QuotaExcess(NamedTuple):
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
     """Return the quota that a batch would exceed; None if its lines may be enqueued.
 
-    There is a quota of lines and a quota of tokens. If both would be exceeded, the quota of lines is usually
-    returned. The quota of tokens is returned if the batch alone exceeds only this quota, because then waiting
-    cannot help.
+    There is a quota of lines and a quota of tokens. If the batch would exceed both, there are two cases:
+
+    - The batch alone exceeds the quota of tokens, but not the quota of lines. Return the quota of tokens,
+      because waiting cannot help.
+    - In all other cases, return the quota of lines.
 
     Args:
         limits: limits of the tenant.
@@ -147,11 +150,10 @@ def queue_behind(
 
     There are three cases:
 
-    - The batch would exceed a quota: the result is the same as from `find_excess`.
-    - The batch would exceed no quota, but earlier batches of the tenant wait, and lines or tokens have a
-      quota. The batch waits, too. The result is the quota of lines, or the quota of tokens if lines are
-      unlimited.
-    - In all other cases, the batch does not wait.
+    - If the batch would exceed a quota, return the result of `find_excess`, with `before`.
+    - If the batch would exceed no quota, but earlier batches of the tenant wait for a quota, the batch waits
+      after them. Return the quota of lines, or the quota of tokens if lines are unlimited.
+    - If no earlier batches wait, or if lines and tokens are unlimited, return None.
 
     Args:
         limits: limits of the tenant.

@@ -36,14 +36,14 @@ def signed_headers(secrets: Sequence[str], webhook_id: str, sent_at: int, body: 
     Call this for every attempt, because clients reject a signature that is older than 300 s.
 
     Args:
-        secrets: each is `whsec_` followed by the key in base64. For some time after a secret was replaced,
-            there are two: the new one and the old one.
+        secrets: the endpoint's secret. For some time after the secret was replaced, pass the new and the old
+            secret. A secret is `whsec_` followed by the key in base64.
         webhook_id: id of the delivery, the same at every attempt.
         sent_at: time of the attempt, in Unix seconds.
         body: the exact body of the webhook.
 
     Raises:
-        ValueError: a secret does not have that form.
+        ValueError: the key in a secret is not valid base64.
     """
     signed = f"{webhook_id}.{sent_at}.".encode() + body
     digests = [hmac.digest(_key(secret), signed, hashlib.sha256) for secret in secrets]

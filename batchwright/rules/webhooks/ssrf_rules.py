@@ -104,8 +104,10 @@ def _check_host(host: str, allowed: Sequence[Network]) -> None:
 def check_address(address: Address, allowed: Sequence[Network]) -> None:
     """Check that webhooks may be sent to an address: it is public, or in one of the `allowed` networks.
 
-    An IPv6 address that stands for an IPv4 address (IPv4-mapped or NAT64) is checked as this IPv4 address. An
-    IPv6 address that contains an IPv4 address in another way counts as not public.
+    Some IPv6 addresses contain an IPv4 address:
+
+    - IPv4-mapped and NAT64 addresses are checked as the contained IPv4 address.
+    - 6to4 and Teredo addresses count as not public.
 
     Args:
         allowed: networks that webhooks may be sent to although their addresses are not public.

@@ -15,13 +15,13 @@ _MAX_DOUBLINGS = 20  # far beyond the longest pause
 
 
 def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> bool:
-    """Return True if this attempt to deliver a webhook is the last one, because the retry period is over.
+    """Return True if an attempt to deliver a webhook is the last attempt.
 
-    The attempt is the last one if it began at least `period` after the first attempt.
+    The last attempt is the attempt that begins at the end of the retry period or later.
 
     Args:
         elapsed: time from the beginning of the first attempt to the beginning of this attempt.
-        period: the retry period.
+        period: the retry period, counted from the beginning of the first attempt.
     """
     return elapsed >= period
 
@@ -29,7 +29,8 @@ def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> boo
 def pause_after(attempt: int, elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> timedelta:
     """Return the pause before the next attempt to deliver a webhook: 5 s, 10 s, 20 s and so on, up to 8 h.
 
-    If necessary, the pause is shorter, so that the last attempt begins exactly `period` after the first one.
+    If this pause would end after the retry period, the pause ends with the retry period. So the last attempt
+    begins exactly `period` after the beginning of the first attempt.
 
     Args:
         attempt: number of the attempt that failed, from 1.
