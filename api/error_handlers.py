@@ -1,5 +1,5 @@
-"""Exception handlers that return errors in OpenAI's format. For an unknown path, the error includes a
-hint.
+"""Exception handlers that return errors in OpenAI's format. If no route has the requested path, the error can
+include a hint that says what is wrong in the URL.
 """
 
 import logging
@@ -81,8 +81,9 @@ async def _bad_parameter(_: Request, error: Exception) -> Response:
 
 
 class _RoutingErrors:
-    """The handlers for two errors of FastAPI's router: no route has the path, or the path does not allow the
-    method.
+    """A handler of HTTP errors that FastAPI's router raises.
+
+    It writes the messages for 404 (no route has the path) and 405 (the path does not allow the method).
     """
 
     def __init__(self, routers: Sequence[APIRouter]) -> None:
@@ -103,8 +104,8 @@ class _RoutingErrors:
     def _methods(self, request: Request) -> list[str]:
         """Return all methods that are allowed for the path of a request.
 
-        Several routes can have the same path. FastAPI's router reports only the methods of the first of them,
-        so this method collects the methods of all.
+        If several routes have this path, FastAPI's router reports only the methods of the first route. The
+        result contains the methods of all these routes.
         """
         found = self._matching(request, request.scope["path"])
         own = [route for route in found if route.path == request.scope["path"]]

@@ -41,7 +41,7 @@ def one_of(text: str, param: str, *values: str) -> str:
     """Check that `text` is one of `values`, and return it.
 
     Args:
-        param: name of the parameter with this value, for the error.
+        param: name of the parameter, for the error message.
 
     Raises:
         ApiError: `text` is not one of `values` (400).
@@ -85,14 +85,14 @@ def conflict(message: str, *, code: str | None = None, param: str | None = None)
 def rate_limited(
     message: str, limit: int, *, seconds: int = RETRY_AFTER_SECONDS, window: int | None = None
 ) -> ApiError:
-    """Return the 429 error for a request beyond a limit for the number of requests.
+    """Return the 429 error for a client that has reached a limit, such as a number of requests per minute.
 
     The error has the rate limit headers of OpenAI's API and of the IETF draft (`RateLimit`).
 
     Args:
-        limit: number of requests that the limit allows.
+        limit: number of requests or objects that are allowed.
         seconds: seconds until the client may retry.
-        window: period in seconds for which `limit` requests are allowed; None if the limit has no period.
+        window: period of the limit in seconds, such as 60 for a limit per minute; None if it has no period.
     """
     headers = {
         "Retry-After": str(seconds),
@@ -170,8 +170,7 @@ def expanded_file_too_large(limit: int) -> ApiError:
 
 
 def input_refused(error: ValidationError) -> ApiError:
-    """Return the error for an object in S3 that a client has named as input, but that cannot be the input of
-    a batch.
+    """Return the error for an object in S3 that cannot be used as the input of a batch.
 
     A batch with this input would fail with the same error code.
 
@@ -221,8 +220,8 @@ def call_not_found(call_id: str) -> ApiError:
 
 
 def no_room(message: str) -> ApiError:
-    """Return the 429 error for a call (a single request without a batch) that is rejected because too many
-    calls are waiting.
+    """Return the 429 error for a request that exceeds a limit of the API, such as the limit of open
+    connections. The header Retry-After says when the client may retry.
     """
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return ApiError(429, message, code="resource_unavailable", headers=headers)
@@ -235,7 +234,7 @@ def model_not_found(model: str) -> ApiError:
 
 
 def budget_used_up(message: str) -> ApiError:
-    """Return the 429 error for a request whose daily budget (of tokens or cost) is used up. A header tells
+    """Return the 429 error for a caller whose daily budget of tokens or cost is used up. A header tells
     clients not to retry.
     """
     return ApiError(429, message, code="insufficient_quota", headers=_FINAL)

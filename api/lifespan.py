@@ -80,9 +80,8 @@ def publish_registry(registry: BackendRegistry, metrics: Metrics) -> None:
     """Publish data of the model registry (the list of models and their backends) in the metrics of this
     process.
 
-    The metric `registry_info` shows the registry's fingerprint. Processes with the same registry have the
-    same fingerprint, so the metric shows which processes differ. The metrics also get the names of the
-    registered models, so that they show each of these models separately.
+    The metric `registry_info` shows the registry's fingerprint. If two processes have different registries,
+    their fingerprints differ. Metrics with a label for the model show each registered model separately.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
     metrics.models.set_listed(registry.registered_models)

@@ -48,8 +48,8 @@ class _Server(uvicorn.Server):
 
     This module handles signals itself, because the exit code after a signal must be 0.
 
-    When the server stops, it ends the event streams in which clients follow batches. All other requests may
-    finish, but after `config.timeout_graceful_shutdown` seconds they are cut off.
+    When the server stops, it ends the event streams in which clients follow batches. All other requests get
+    `config.timeout_graceful_shutdown` seconds to finish. Requests that take longer are cancelled.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:
@@ -168,13 +168,13 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
 
 
 def _check_host(settings: Settings) -> None:
-    """Check that an API without authentication listens only on a loopback address, which only this machine
-    reaches.
+    """Check the address on which the API is to listen.
 
-    On any other address, every caller could act as any tenant.
+    Without authentication, every caller can act as any tenant. The address must then be a loopback address,
+    because only programs on the same machine can reach a loopback address.
 
     Raises:
-        SettingsError: the address is empty, or not a loopback address although authentication is off.
+        SettingsError: the address is empty. Or authentication is off, and the address is not loopback.
     """
     host = settings.api_host
     if is_loopback(host) or (host and settings.auth != "none"):
@@ -187,11 +187,11 @@ def _check_host(settings: Settings) -> None:
 
 
 def _check_issuer(settings: Settings) -> None:
-    """Check that authentication accepts tokens if an issuer of tokens is configured.
+    """Reject an issuer of tokens in the settings if the API does not accept tokens.
 
     Raises:
-        SettingsError: an issuer is configured, but BATCHWRIGHT_AUTH is not `api_key`, so tokens are not
-            accepted.
+        SettingsError: an issuer is configured, but BATCHWRIGHT_AUTH is not `api_key`. Tokens are accepted
+            only with this value.
     """
     if settings.oidc_issuer and settings.auth != "api_key":
         raise SettingsError(

@@ -1,7 +1,7 @@
 """The OpenAPI description at `/openapi.json`: responses, parameter schemas, and the application class.
 
-Routes receive their parameters as text and validate them themselves, so that errors have OpenAI's messages.
-So the parameter schemas are only documentation.
+Routes receive parameters as text. The code of each route validates the text, so that errors have OpenAI's
+messages. The parameter schemas validate nothing. They are only documentation.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 def error_responses(*statuses: int) -> ResponseSpecs:
     """Return descriptions of error responses for `/openapi.json`.
 
-    The result has the responses with `statuses`, and those that every route can return, such as 400 and 503.
+    The result describes the given statuses, and the statuses that every route can return, such as 400.
     """
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
@@ -155,16 +155,16 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
     return {**description, "components": {**components, "schemas": dict(sorted(schemas.items()))}}
 
 
-def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
-    """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
+def _without_members(node: Mapping[str, object], excluded: set[str]) -> dict[str, object]:
+    """Return a copy of `node`, a part of the OpenAPI description, without the keys in `excluded`.
 
-    In nested objects, leave out the keys that `_UNUSED` lists under the object's name. For example, the key
-    `422` is left out of each object with the name `responses`.
+    `_UNUSED` maps the names of nested objects to the keys that are left out of these objects. For example,
+    the key `422` is left out of each object with the name `responses`.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))
         if isinstance(value, dict)
         else value
         for name, value in node.items()
-        if name not in never
+        if name not in excluded
     }

@@ -47,8 +47,10 @@ class CoalescingCache(Generic[Key, Value]):
         return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the task that reads the value of this key. Start a new task if none is running, or if the
-        value of the running task would already be too old to keep.
+        """Return the running task that reads the value of this key.
+
+        If no task is running, start a task. If the running task takes longer than the cache keeps a value,
+        start a new task, because the value of the running task will be too old.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:

@@ -20,8 +20,9 @@ def without_token(path: str) -> str:
 
 
 def path_for_logs(scope: Scope) -> str:
-    """Return the path of a request for a log message, without its query string and the token of a callback.
+    """Return the path of a request for a log message, without the query string.
 
+    In the path of a backend's callback, the token is redacted.
     The path stays percent-encoded, because decoded text could contain line breaks.
     """
     raw: bytes = scope.get("raw_path") or b""

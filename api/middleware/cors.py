@@ -39,8 +39,8 @@ def allow_origins(app: FastAPI, origins: list[str]) -> None:
 
     The origin `*` allows all origins. An empty list allows none.
 
-    A page may send any header. A list of allowed headers would be long: the official clients send more than
-    ten of their own, and the setting `pass_headers` can add others.
+    Pages can send all headers. A list of allowed headers would be long, because the official clients add more
+    than ten headers, and the setting `pass_headers` can name more headers.
     """
     if origins:
         app.add_middleware(

@@ -14,11 +14,11 @@ def is_head(request: Request) -> bool:
 
 
 class HeadMethodMiddleware:
-    """A middleware that passes a HEAD request to the routes as a GET request, and sends their response
-    without its body.
+    """A middleware that passes a HEAD request to the routes as a GET request, and removes the body from the
+    response.
 
-    A route that does not read the content for HEAD responds with a `Content-Length` of 0. This header is
-    removed, because the response to GET can have content.
+    If a route does not read the content for HEAD, its response has the header `Content-Length: 0`. The
+    middleware removes this header, because the response to GET can have content.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

@@ -34,11 +34,11 @@ class HeaderSizeAndBodySpeedMiddleware:
 
 
 class _TimedBody:
-    """A receiver of a request body, which rejects clients that send too slowly.
+    """The body of one request. If the client sends the body too slowly, `receive` raises a 408 error.
 
-    Each request begins with a time budget of `BODY_SECONDS`. The time spent waiting for the client is
-    subtracted from the budget. For every `MIN_BODY_BYTES_PER_SECOND` bytes that arrive, the budget grows by
-    one second, up to `BODY_SECONDS` again. A request whose budget is used up gets a 408.
+    Each request begins with `BODY_SECONDS` seconds to wait for the client. The time spent waiting is
+    subtracted. For every `MIN_BODY_BYTES_PER_SECOND` bytes that arrive, one second is added, but the sum
+    never exceeds `BODY_SECONDS`. If no time is left, the request is rejected.
     """
 
     def __init__(self, receive: Receive) -> None:

@@ -5,9 +5,9 @@ the API. The middleware checks two headers to prevent this:
 
 - Host is the name under which a page calls the API. Unknown names are rejected, because the owner of a site
   can let the site's DNS name point to the API's address (DNS rebinding).
-- Origin is the site of the page. It must be the API itself, or be in `api_cors_origins`. It is not checked if
-  the request only reads, because browsers do not show the response to pages of other sites. Programs send no
-  Origin, and are allowed.
+- Origin is the site of the page. The site must be the API's own, or be listed in `api_cors_origins`. Requests
+  that only read data may have any Origin, because browsers do not show the response to pages of other sites.
+  Programs other than browsers send no Origin. Requests without Origin are allowed.
 
 Forms of the pages at `/ui` are protected in every API, with keys or without (`ui/csrf.py`).
 """

@@ -1,5 +1,7 @@
-"""Handles unknown query parameters. They are rejected if the setting for the profile is `strict`. If it is
-`relaxed`, a response header lists them.
+"""Handles unknown query parameters of GET requests.
+
+If the setting `profile` is `strict`, the request is rejected. If `profile` is `relaxed`, a response header
+lists the unknown parameters.
 """
 
 from collections.abc import Sequence
@@ -24,9 +26,9 @@ _MAX_NAME_LENGTH = 64
 class QueryParametersMiddleware:
     """A middleware that rejects unknown query parameters of GET requests, or warns about them.
 
-    Without this check, a list request with a misspelt filter would return everything. The known parameters
-    are those in the signature of the route's function. A map parameter, such as `metadata[key]`, must be
-    described in the route's `openapi_extra`, with the style `deepObject`.
+    Without this check, a list request with a misspelt filter would return everything. A parameter is known
+    if the route's function, or a dependency of this function, declares the parameter. A map parameter, such
+    as `metadata[key]`, is known if the route's `openapi_extra` describes it with the style `deepObject`.
     """
 
     def __init__(self, app: ASGIApp, routers: Sequence[APIRouter], profile: Profile) -> None:
@@ -71,8 +73,8 @@ def _query_names(dependant: Dependant) -> frozenset[str]:
 
 
 def _with_warning(send: Send, unknown: list[str]) -> Send:
-    """Return a `send` function that passes messages to `send`, and adds a warning header to the response. The
-    header lists the names in `unknown`.
+    """Return a function that sends a response with `send`, and adds a warning header to the response. The
+    header lists the first `_MAX_NAMES` names in `unknown`.
     """
     named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
 

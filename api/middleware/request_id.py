@@ -1,6 +1,7 @@
 """Middleware that adds a request id, metrics and a trace span, and handles unexpected exceptions.
 
-It is around all other middleware, except the one that translates errors of Anthropic's routes.
+A request passes through this middleware first. Only `MessageErrorMiddleware`, which translates errors of
+Anthropic's routes, comes before it.
 """
 
 import logging
@@ -52,8 +53,8 @@ class RequestIdMiddleware:
 
 
 class _RecordedResponse:
-    """The response to one request. While it is sent, the request id is added to the headers, and metrics are
-    recorded.
+    """The response to one request. When the response starts, `send` adds the request id to the headers, and
+    records metrics.
     """
 
     def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:

@@ -15,7 +15,7 @@ _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 class SecurityHeadersMiddleware:
     """A middleware that adds the security headers.
 
-    A page may set a content security policy and a cache control of its own.
+    If a response already has the header Content-Security-Policy or Cache-Control, this header is kept.
     """
 
     def __init__(self, app: ASGIApp) -> None:

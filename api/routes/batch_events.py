@@ -105,8 +105,9 @@ def _last_event_id(request: Request) -> str | None:
 
 
 async def _close_on_disconnect(receive: Receive, listener: Listener) -> None:
-    """Wait until the client disconnects or its request cannot be read. Then close the listener (the client's
-    event stream).
+    """Wait until the client disconnects. Then close `listener`, the event stream of this client.
+
+    If `receive` fails, or if this task is cancelled, the event stream is closed, too.
     """
     try:
         while (await receive())["type"] != "http.disconnect":

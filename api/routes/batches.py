@@ -302,8 +302,8 @@ class BatchRoutes:
         return json_response(await self._control.change_max_cost(tenant, batch_id, max_cost))
 
     async def state(self, request: Request, batch_id: str) -> Response:
-        """Show the state that the batch's workflow reports: whether it is paused, how far each model is, and
-        why lines of a model wait.
+        """Show the state that the batch's workflow reports. The state says, for example, if the batch is
+        paused, how many slices (parts of the lines) of each model are done, and why lines wait.
         """
         await self._row(request, batch_id)
         state = await self._temporal.state(batch_id)

@@ -1,4 +1,4 @@
-"""/admin/audit-log: list and export the entries that show who changed or destroyed what, for operators."""
+"""/admin/audit-log: list and export the audit log (who changed or destroyed what), for operators."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -126,12 +126,12 @@ class AuditLogRoutes:
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
         """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.
 
-        The export contains only entries of actions whose outcome is known. So it ends before the first action
-        that has no outcome yet and may still be running. Such an action is less than ten minutes old (less
-        than a day if the action is `consistency.repair`).
+        The export ends before the first action that may still be running. An action may still be running if
+        it has no outcome and began in the last ten minutes. If the action is `consistency.repair`, this time
+        is one day longer.
 
-        Batchwright deletes old entries after a time. If it has deleted entries that follow `after`, the
-        header `X-Batchwright-Warning` says how many.
+        Batchwright deletes old entries after a time. If entries that follow `after` were deleted, the header
+        `X-Batchwright-Warning` says how many.
         """
         reject_unknown(request.query_params, _FILTERS)
         extent = await self._extent(after)
@@ -162,8 +162,8 @@ class AuditLogRoutes:
                 above = actions[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
-        """Check the parameter `after`. Return which entries the audit log has, and which earlier entries were
-        deleted.
+        """Check the parameter `after`. Return the positions of the oldest and the newest entry of the audit
+        log, and the id up to which all actions have ended.
 
         Args:
             after: id of the entry after which a list or an export begins; None to begin with the first entry.

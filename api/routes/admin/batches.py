@@ -168,10 +168,12 @@ class OperatorBatchRoutes:
         return json_response(_operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def slices(self, batch_id: str) -> Response:
-        """Show the slices of a batch. A slice is a part of the batch's lines of one model, which one worker
-        sends.
+        """Show the scheduled slices of a batch that have not ended. A slice contains lines of one model. One
+        worker at a time sends the lines of a slice.
 
-        For each slice, the response says which state it has, since when, and why it waits.
+        For each slice, the response shows the state, the time when this state began, the worker, and the
+        reason why the last attempt ended. The response also shows other steps of the batch that have not
+        ended (`ingest`, `finalize` or `end`).
         """
         row = await self._control.row(await self._owner(batch_id), batch_id)
         return json_response(await self._slices.read(row))

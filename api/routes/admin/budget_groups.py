@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 class BudgetGroupUpdate(BaseModel):
     """New values for a budget group. Fields that are missing stay unchanged.
 
-    If `tokens_per_day` or `cost_per_day` is `null` or 0, this budget is removed. `members` replaces the whole
-    list of members. The members of an organization are tenants. The members of a team or user are ids of API
-    keys.
+    If `tokens_per_day` is `null` or 0, the daily budget of tokens is removed. If `cost_per_day` is `null` or
+    0, the daily budget of cost is removed. `members` replaces the whole list of members. The members of an
+    organization are tenants. The members of a team or user are ids of API keys.
     """
 
     tokens_per_day: TokensPerDay | None = None
@@ -208,10 +208,11 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the budget group that the URL of a request names by its kind, its tenant and its own name.
+    """Check the kind, the tenant and the name in the URL of a request, and return this budget group.
 
     Raises:
-        ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.
+        ApiError: the kind or a name is not valid, a team or user has no tenant, or an organization has a
+            tenant.
     """
     group_kind = _checked_kind(kind)
     checked_name(name, "name")

@@ -42,8 +42,8 @@ _BATCHES_PER_CALL = 20
 
 
 class RetryAllBody(RerunBody):
-    """Schema of the body that selects the dead letters to retry (lines that used up their attempts). An empty
-    body selects all of them.
+    """The body of a request to retry dead letters (lines that used up their attempts). The fields select the
+    dead letters. If the body is empty, all dead letters are selected.
     """
 
     tenant: str | None = Field(None, pattern=NO_NUL)
@@ -152,10 +152,10 @@ class DeadLetterRoutes:
         self, tenant: str, origin: str, fields: Mapping[str, object]
     ) -> Sequence[DeadLetterRetryObject]:
         """Retry the dead letters (lines that used up their attempts) of one ended batch. Return one object
-        for each batch that retries them.
+        for each batch that was started for the retry.
 
-        If the retry is rejected, for example because of a quota, return one object with the reason in the
-        field `refused`. So the caller can continue with other batches.
+        If the retry is rejected, for example because of a quota, raise no error. Return one object with the
+        reason in the field `refused`, so that the caller can continue with other batches.
 
         Args:
             tenant: tenant of the ended batch.

@@ -28,8 +28,9 @@ _MODEL_PATTERN = rf"^[^\x00]{{1,{_MAX_NAME_CHARACTERS}}}$"
 
 
 class NewHold(BaseModel):
-    """The tenant or the model to hold: none of its lines are sent until it is released. Set exactly one of
-    the two fields.
+    """The tenant or the model to hold. Set exactly one of the two fields.
+
+    While a tenant or a model is held, its lines are not sent.
     """
 
     tenant: str | None = Field(None, pattern=NAME_PATTERN)
@@ -66,7 +67,7 @@ class HoldRoutes:
         return await self._hold_list()
 
     async def put(self, request: Request) -> Response:
-        """Hold a tenant or a model: none of its lines are sent until it is released.
+        """Hold a tenant or a model. While a tenant or a model is held, its lines are not sent.
 
         Workers apply a hold within seconds. Requests that are already sent are completed. A hold does not
         extend the completion windows of batches.
@@ -84,8 +85,9 @@ class HoldRoutes:
         tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None,
         model: Annotated[str | None, Query(), pattern_schema(_MODEL_PATTERN)] = None,
     ) -> Response:
-        """Release a tenant or a model that is held, so that its lines are sent again. If it is not held,
-        nothing happens.
+        """Release a tenant or a model that is held. Its lines are then sent again.
+
+        If the tenant or the model is not held, nothing happens.
         """
         reject_unknown(request.query_params, NewHold.model_fields)
         kind, name = _parse_hold({"tenant": tenant, "model": model})

@@ -109,8 +109,9 @@ class KeyRoutes:
         return json_response(CreatedKey(**_key(row).model_dump(), secret_key=key.text))
 
     async def revoke(self, request: Request, key_id: str) -> Response:
-        """Revoke an API key permanently. The key stops working within seconds. Unsent lines of its batches
-        fail.
+        """Revoke an API key permanently. The key stops working within seconds.
+
+        In batches that were created with this key, all lines that were not sent yet fail.
         """
         row = await self._keys.revoke(key_id, self._clock()) if _KEY_ID.fullmatch(key_id) else None
         if row is None:
@@ -137,8 +138,8 @@ def _key(row: ApiKeyRow) -> KeyObject:
 
 
 def _scopes_of(fields: Mapping[str, object]) -> list[Scope]:
-    """Return the field `scopes`, sorted in the order of the enum `Scope`. If it is missing, return `read` and
-    `write`.
+    """Return the scopes in the field `scopes`, in the order of the enum `Scope`. If the field is missing,
+    return `read` and `write`.
 
     Raises:
         ApiError: the value is not a list of known scopes, or the list is empty.

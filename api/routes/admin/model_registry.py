@@ -232,8 +232,8 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def get_config(self, model: _Model) -> Response:
-        """Show how requests are sent to a model: synchronously, or as jobs (which a backend accepts at once
-        and answers later). Also show how often they are retried.
+        """Show if requests to a model are sent synchronously or as jobs, and how often a failed request is
+        retried. A backend accepts a job at once, and answers it later.
         """
         entry = self._entry_of(_checked_name(model), *await self._read())
         found = model_config_object(entry, self._deps.settings)
@@ -252,9 +252,10 @@ class ModelRegistryRoutes:
         return json_response(found, headers=etag(found.version))
 
     async def revert(self, request: Request, model: _Model) -> Response:
-        """Undo all changes that were made to a model at run time. If there are none, nothing happens.
+        """Undo all changes that were made to a model at run time.
 
-        The settings in the registry file, or in the model lists of the backends, apply again.
+        The settings in the registry file, or in the model lists of the backends, then apply again. If the
+        model was not changed at run time, nothing happens.
         """
         name, expected = _checked_name(model), expected_versions(request)
         seen = await self._catalog.seen(self._deps.database)

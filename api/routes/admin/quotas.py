@@ -46,14 +46,17 @@ _Model = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS, pat
 class QuotaUpdate(BaseModel):
     """New values for a tenant. Fields that are missing stay unchanged. `null` resets a field to the default.
 
-    `weight` is the tenant's share of the workers, relative to other tenants. `max_in_flight` is the maximum
-    number of the tenant's requests in flight (sent, but not answered yet) on all workers together. However,
-    each worker that runs slices of the tenant may always send one request. `max_priority` is the highest
-    priority that a new batch may have. `over_quota` selects what happens to a batch that exceeds the quota of
-    enqueued lines or tokens: the batch fails (the default) or waits. `window_too_short` selects what happens
-    to a batch that cannot complete within its completion window: the batch is accepted (the default) or
-    refused. `backend_requests_per_minute` and `backend_tokens_per_minute` limit what all workers together
-    send to backends for the tenant. `cost_per_day` is in the currency of the prices.
+    - `weight`: the tenant's share of the workers, relative to other tenants.
+    - `max_in_flight`: the maximum number of the tenant's requests in flight (sent, but not answered yet) on
+      all workers together. However, each worker that runs slices of the tenant may always send one request.
+    - `max_priority`: the highest priority that a new batch may have.
+    - `over_quota`: what happens to a batch that exceeds the quota of enqueued lines or tokens. The batch
+      fails (the default) or waits.
+    - `window_too_short`: what happens to a batch that cannot complete within its completion window. The batch
+      is accepted (the default) or refused.
+    - `backend_requests_per_minute`, `backend_tokens_per_minute`: limits of what all workers together send to
+      backends for the tenant.
+    - `cost_per_day`: the daily budget, in the currency of the models' prices.
     """
 
     tenant: str = Field(pattern=NAME_PATTERN)
@@ -197,22 +200,21 @@ def _parse_weight(value: object) -> float | None:
     return float(value)
 
 
-def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning: str) -> int | None:
-    """Return the field `name`, which must be an integer from 1 to `highest`. Return None if the field is
-    null.
+def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, if_null: str) -> int | None:
+    """Return the field `name`, an integer from 1 to `highest`. If the field is null, return None.
 
     Args:
-        meaning: words for the error message that say what null means.
+        if_null: what the value null means, for the error message, such as "no limit".
 
     Raises:
-        ApiError: the value is not such an integer.
+        ApiError: the value is neither null nor an integer from 1 to `highest`.
     """
     if fields[name] is None:
         return None
     most = required_integer(fields, name)
     if not 1 <= most <= highest:
         message = (
-            f"Invalid value for '{name}': expected 1 to {highest}, or null for {meaning}, but got {most}."
+            f"Invalid value for '{name}': expected 1 to {highest}, or null for {if_null}, but got {most}."
         )
         raise invalid_value(name, message)
     return most

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class RateUpdate(BaseModel):
     """New value of a rate limit. If `model` is null, this is the limit for all models together.
 
-    If `requests_per_second` is 0, there is no limit, even if the settings have one.
+    If `requests_per_second` is 0, there is no limit. A limit in the settings then does not apply.
     """
 
     model: str | None
@@ -82,8 +82,9 @@ class RateRoutes:
         return await self._rate_list(await self._changes.all())
 
     async def put(self, request: Request) -> Response:
-        """Set a rate limit: the requests per second of all workers together. It applies instead of the limit
-        in the settings until it is changed or removed.
+        """Set a limit for the requests per second of all workers together.
+
+        Until this limit is removed, the limit in the settings does not apply.
         """
         fields = await read_json_object(request)
         reject_unknown(fields, RateUpdate.model_fields)
@@ -155,13 +156,13 @@ class RateRoutes:
 
 
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
-    """Return how many requests per second are left for the models without a limit of their own.
+    """Return the requests per second that are left for the models that have no separate limit.
 
-    This is the limit for all models together minus the limits of the models in `served`. Return 0 if nothing
-    is left, and None if there is no limit for all models together.
+    The result is the limit for all models together minus the separate limits of models in `served`. Return 0
+    if less than `MIN_RATE` is left. Return None if there is no limit for all models together.
 
     Args:
-        served: names of the models that backends serve.
+        served: names of all models that backends serve, with and without a separate limit.
     """
     if not rates.overall_rate:
         return None

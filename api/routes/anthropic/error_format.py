@@ -1,7 +1,7 @@
 """Errors of Anthropic's routes, in the format that Anthropic's clients read.
 
-The rest of the API builds errors in OpenAI's format. The outermost middleware translates them, so that errors
-of other middleware, such as authentication, are translated too.
+The rest of the API builds errors in OpenAI's format. `MessageErrorMiddleware` translates these errors. This
+middleware is the outermost one, so that errors of other middleware, such as authentication, are translated.
 """
 
 from collections.abc import MutableMapping

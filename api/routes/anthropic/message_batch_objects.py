@@ -1,4 +1,4 @@
-"""Anthropic's objects: the body that creates a message batch, and batches with status, counts and times."""
+"""Objects of Anthropic's API: the request body that creates a message batch, and the message batch itself."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -40,14 +40,14 @@ def ended_without_files(row: BatchRow) -> bool:
 
 
 def result_file_ids(row: BatchRow) -> list[str]:
-    """Return the ids of the files from which the results of a batch are read; empty if the batch has not
-    ended.
+    """Return the ids of the files from which the results of a batch are read.
 
-    These are normally the output file and the error file. If a batch ended without these files:
-
-    - For a message batch, return the id of its input file. Each request in the file is then shown as a
-      request without a result.
-    - For a batch that was created with OpenAI's API, return an empty list, because its input may be invalid.
+    - If the batch has not ended, return an empty list.
+    - If the batch has an output file or an error file, return the ids of these files.
+    - If a message batch ended without these files, return the id of its input file. The result of each
+      request in the file then says only how the batch ended.
+    - If a batch that was created with OpenAI's API ended without these files, return an empty list, because
+      the input of the batch may be invalid.
     """
     if not has_ended(row):
         return []

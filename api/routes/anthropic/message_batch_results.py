@@ -85,8 +85,8 @@ async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> 
 
     Args:
         row: the batch's row.
-        files: the output file and the error file. If the batch ended without these files, pass its input
-            file. Each request of the input then gets a result that says how the batch ended.
+        files: the output file and the error file. If the batch has neither, pass the batch's input file. The
+            result of each request in this file then says only how the batch ended.
         storage: storage that contains the files.
 
     Raises:

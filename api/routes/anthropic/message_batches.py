@@ -1,4 +1,4 @@
-"""/v1/messages/batches: Anthropic's Message Batches. Each is a batch with the endpoint `/v1/messages`.
+"""/v1/messages/batches: Anthropic's message batches. They are batches with the endpoint `/v1/messages`.
 
 `msgbatch_X` is the id of the batch `batch_X`. You can use the same batch with Anthropic's and OpenAI's API.
 """
@@ -200,12 +200,12 @@ class MessageBatchRoutes:
     async def _repeat(self, request: Request, earlier: IdempotencyClaim) -> Response:
         """Return the batch that an earlier request with the same idempotency key has created.
 
-        `earlier` is stored with the key, and contains a digest of that request. The body of the new request
-        is read only to compare it with this digest. It is not stored.
+        `earlier` contains a digest of the earlier request. The body of the new request is read to compare
+        the digests of both requests, and is not stored.
 
         Raises:
-            ApiError: the earlier request had different content, or its batch was deleted (400). Too many
-                other repeated bodies are being read (429).
+            ApiError: the earlier request had different content, or its batch was deleted (400). This process
+                is already reading the bodies of too many repeated requests (429).
         """
         limits, version = self._limits, request.headers[ANTHROPIC_VERSION_HEADER]
         requests = RequestStream(limits)
@@ -326,7 +326,7 @@ class MessageBatchRoutes:
         return RelaxedMessageBatchObject(**dict(shown), x_batchwright=details)
 
     async def _result_files(self, tenant: str, rows: Iterable[BatchRow]) -> Mapping[str, FileRow]:
-        """Return those files with results of these batches that still exist, by file id."""
+        """Return the result files of these batches, by file id. Files that no longer exist are left out."""
         ids = [id for row in rows for id in result_file_ids(row)]
         return await self._files.get_all(tenant, ids) if ids else {}
 
@@ -345,8 +345,8 @@ class MessageBatchRoutes:
     async def _delete_input(self, tenant: str, file_id: str) -> None:
         """Delete the input file of a message batch. Clients do not see the file, so they cannot delete it.
 
-        The file is kept as long as any other batch uses it, such as a batch that resumes or retries this one.
-        If the deletion fails, the file is deleted later, when it expires.
+        If another batch has the same input file, such as a batch that resumes or retries the message batch,
+        the file is kept. If the deletion fails, the file is deleted later, when it expires.
         """
         try:
             if await self._files.is_input(tenant, file_id):

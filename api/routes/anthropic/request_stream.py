@@ -1,8 +1,8 @@
 """Reads the body that creates a message batch as a stream, and writes its requests as lines of an input file.
 
-The body can have hundreds of megabytes, but at most one request of it is in memory. If a request is too
-large, only its beginning and its end are kept. It becomes a line without a body, so that only this line
-fails.
+The body can have hundreds of megabytes, but is read one request at a time. If a request is too large, only
+its beginning and its end are kept in memory, and the request becomes a line without a body. This line fails
+when the batch runs. The other lines are not affected.
 """
 
 import re
@@ -63,7 +63,7 @@ def limits_of(settings: Settings) -> RequestLimits:
 
 
 class OversizedRequest(NamedTuple):
-    """A request that is too large, without its `params`. `custom_id` is JSON text with quotation marks."""
+    """A request over the size limit. Only `custom_id` is kept, as JSON text with quotation marks."""
 
     custom_id: bytes
 
@@ -85,12 +85,12 @@ class RequestStream:
         """Yield the requests as the parts of an upload form, so that they are stored like an uploaded file.
 
         Args:
-            count: function that gets the number of bytes added to memory, or removed from it (negative).
+            count: function that gets each change of the memory in use, in bytes; negative if it shrinks.
 
         Raises:
             ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated
-                (400). The body has too many bytes or requests (413). A request is too large, and its
-                `custom_id` is neither its first nor its last field (413).
+                (400). The body has too many bytes or requests (413). A request is too large, and neither the
+                first nor the last field of the request is `custom_id` (413).
         """
         yield FormField("purpose", "batch")
         yield FormFile("file", _FILENAME)
@@ -120,8 +120,8 @@ class RequestStream:
     def _line(self, request: bytes | OversizedRequest) -> bytes:
         """Convert one request to a line of a batch's input file.
 
-        The bytes of `params` are copied, except line breaks between JSON tokens. A request that is too large
-        becomes a line without a body.
+        Line breaks between the JSON tokens of `params` are removed. All other bytes of `params` are copied.
+        A request that is too large becomes a line without a body.
 
         Raises:
             ApiError: the request is invalid, its `custom_id` is missing or repeated, or there are too many
@@ -181,8 +181,8 @@ class RequestSplitter:
         return len(self._buffer)
 
     def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
-        """Add `piece`, the next bytes of the body. Yield the objects that are now complete, as JSON. The
-        caller must read all of them before the next call.
+        """Add `piece`, the next bytes of the body. Yield the objects that are now complete, as JSON. Before
+        the caller calls `feed` again, it must read all of these objects.
 
         Raises:
             ApiError: the body does not have the expected form (400), or an object is too large and its
