@@ -1,5 +1,5 @@
-"""Finds batches whose workflow runs in Temporal, but that have no database row yet. Limits how many unknown
-ids a tenant may search for.
+"""Finds batches that have a running workflow in Temporal, but no database row yet. For each tenant, limits
+the number of searches for ids without such a batch.
 """
 
 import time
@@ -27,13 +27,13 @@ class _Found(NamedTuple):
 class RunningBatches:
     """A search in Temporal for running batches by id.
 
-    Searches for unknown ids must cost little:
+    Clients may send many unknown ids (ids without a running batch). Therefore:
 
-    - An id shows when its batch was created. If the batch is so old that it must have ended, Temporal is not
-      searched.
+    - An id contains the time at which its batch was created. If every batch of that time must have ended,
+      Temporal is not searched.
     - The result of each search is cached for some seconds.
-    - A tenant that asks for too many different unknown ids gets a 429, and Temporal is not searched. The
-      tenant does not get a 404, because the batch may exist.
+    - If a tenant sends too many unknown ids, the error is a 429, and Temporal is not searched. The error is
+      not a 404, because the batch may exist.
     """
 
     def __init__(
@@ -50,13 +50,15 @@ class RunningBatches:
         self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS, monotonic)
 
     async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:
-        """Return the order of a running batch (the message that started its workflow).
+        """Return the BatchOrder of a running batch: the message that started the workflow of the batch.
 
-        Return None if the tenant has no running batch with this id. Also return None if the id shows no
-        creation time, as with batches that a schedule has created.
+        Return None in these cases:
+
+        - The tenant has no running batch with this id.
+        - The id contains no creation time. A schedule has created this batch.
 
         Raises:
-            ApiError: the tenant has asked for too many unknown batches (429).
+            ApiError: the tenant has sent too many unknown ids (429).
             TemporalUnavailable: the batch may run, but Temporal does not respond.
         """
         made = made_at(batch_id)

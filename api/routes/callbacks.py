@@ -53,8 +53,9 @@ class CallbackRoutes:
     async def call(self, request: Request, token: _Token) -> Response:
         """Report that a job has ended. Backends call this route.
 
-        A job is a request that a backend accepts at once and answers later. Only the first call for a job
-        counts. A repeated call returns 200 and changes nothing, and its body is not read.
+        A job is a request that a backend accepts at once and answers later. Only the first report for a job
+        counts. A repeated report gets status 200 and changes nothing. The body of a repeated report is not
+        read.
         """
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
@@ -90,11 +91,11 @@ class CallbackRoutes:
         self._deps.metrics.callbacks.labels(result).inc()
 
     def _callback(self, token: str) -> CallbackToken:
-        """Check the token in the URL. Return its content: the id of the job, and when the token expires.
+        """Check the token in the URL. Return the content of the token: the job's id and the expiry time.
 
         Raises:
-            ApiError: the token is not valid (401). The error does not say why, so that attackers learn
-                nothing.
+            ApiError: the token is not valid (401). The error does not say why, because attackers could use
+                the reason.
         """
         secret = self._deps.settings.callback_secret
         found = verify_token(token, secret) if secret else None
@@ -111,12 +112,11 @@ class CallbackRoutes:
 
         Args:
             request: the backend's request.
-            hold: function that counts bytes in memory. It is called each time a part of the body arrives,
-                with the part's number of bytes, and raises ApiError (429) if there are too many.
+            hold: function that counts bytes in memory. For each part of the body that arrives, it is called
+                with the part's size in bytes. It raises ApiError (429) if too many bytes are in memory.
 
         Raises:
-            ApiError: the client closed the connection too early (400), or this process has too many bytes of
-                clients and backends in memory (429).
+            ApiError: the backend closed the connection too early (400). Or `hold` has raised this error.
         """
         max_bytes, body, size = self._deps.settings.max_response_bytes, bytearray(), 0
         try:

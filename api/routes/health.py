@@ -118,14 +118,15 @@ class HealthRoutes:
         )
 
     async def _may_read_tenants(self, request: Request) -> bool:
-        """Return True if the caller has the scope (right) `viewer`, and so may see names of tenants in the
-        metrics.
+        """Return True if the caller may see names of tenants in the metrics.
 
-        Return True for every caller if authentication is off. Return False if the caller sent no credentials,
-        or if the database or the issuer of tokens is unavailable.
+        - If authentication is off, return True.
+        - If the caller has the scope (right) `viewer`, return True.
+        - If the caller sent no credentials, return False.
+        - If the database or the issuer of tokens is unavailable, return False.
 
         Raises:
-            ApiError: the caller sent credentials, but they are not valid or lack this scope.
+            ApiError: the caller's credentials are not valid or do not include the scope `viewer`.
         """
         if self._authenticator is None:
             return True

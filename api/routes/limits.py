@@ -30,7 +30,8 @@ class LimitRoutes:
 async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> LimitsObject:
     """Return the limits of a tenant and how much of each limit is used.
 
-    If `key_id` is not empty, the budgets of this API key, its team and its user are included.
+    The daily budget of the tenant's organization is included. If `key_id` is not empty, the daily budgets of
+    this API key, of the key's team and of the key's user are also included.
 
     Raises:
         DatabaseUnavailable: the database does not respond.

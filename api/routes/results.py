@@ -62,10 +62,9 @@ class ResultRoutes:
         """Return results of a batch as JSON lines, even while the batch is running.
 
         The lines are those of the output file (`status=completed`) or of the error file (`status=failed`).
-        By default, they are in the order of the input, and stop before the first line of the input that has
-        no result yet. So they are always the beginning of the file that the batch will have at its end. With
-        `order=settled`, they are all results so far, in the order in which the API found them in storage.
-        This order can differ between two requests.
+        By default, the results have the order of the input. They stop before the first input line without a
+        result, so the response is the beginning of the final file. With `order=settled`, the response
+        contains all results so far. Their order can differ between two requests.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:

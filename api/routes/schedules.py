@@ -105,7 +105,7 @@ class ScheduleRoutes:
         return json_response(await self._schedules.shown(await self._row(request, schedule_id)))
 
     async def change(self, request: Request, schedule_id: str) -> Response:
-        """Change a schedule. Batches that it creates later run with the API key that sends this request."""
+        """Change a schedule. Later batches of the schedule run with the API key that sends this request."""
         row = await self._row(request, schedule_id)
         fields = parse_schedule(await read_json_object(request), self._settings, is_new=False)
         return json_response(await self._schedules.change(row, fields, caller_of(request, self._settings)))
@@ -117,7 +117,7 @@ class ScheduleRoutes:
         return json_response(DeletedSchedule(id=row.id))
 
     async def pause(self, request: Request, schedule_id: str) -> Response:
-        """Pause a schedule. No batches are created for the times within the pause, and they are not created
+        """Pause a schedule. During the pause, the schedule creates no batches. Missed batches are not created
         later.
         """
         return json_response(await self._schedules.pause(await self._row(request, schedule_id)))

@@ -27,8 +27,8 @@ class _FleetTotals(NamedTuple):
     Attributes:
         traffic: requests that the running workers have sent since they started, by backend and model.
         workers: number of running workers.
-        in_flight: maximum number of requests that may be in flight at a backend, by URL of the backend; None
-            for no limit.
+        in_flight: for each backend's URL, the maximum number of requests in flight at this backend. The
+            value None means that the backend has no limit.
         lines_left: number of lines without a final result, by model.
     """
 

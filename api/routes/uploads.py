@@ -110,17 +110,17 @@ class UploadRoutes:
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
         """Create the upload `row` with its idempotency key, and return the row.
 
-        If an earlier request with the same key has created an upload, return the row of that upload as it was
-        when it was created.
+        If an earlier request with the same key has created an upload, return the first version of that
+        upload's row. Later changes of that upload are not included.
 
         Args:
             row: database row of the new upload.
             key: the idempotency key.
-            fingerprint: digest of the request. It is stored with the key, and shows whether the key is used
-                again for another request.
+            fingerprint: digest of the request, which is stored with the key.
 
         Raises:
-            ApiError: the key was used with another request (409), or the storage quota is exhausted.
+            ApiError: the key was used with another request, so the stored digest is different (409). Or the
+                storage quota is exhausted.
         """
         keys = IdempotencyKeys(self._deps, row.tenant, "uploads")
         stored = await keys.find(key, fingerprint)
@@ -179,15 +179,14 @@ class UploadRoutes:
         return await self._upload_response(row)
 
     async def _assemble_once(self, row: UploadRow, completion: UploadCompletion) -> UploadRow:
-        """Assemble the file of the upload, unless another request has already done so. Return the upload's
-        row.
+        """Assemble the file of an upload that has not ended. Return the upload's current row.
 
-        The caller must check the row: another request may have cancelled the upload, or completed it with
-        other parts.
+        If the upload has already ended, nothing is assembled. Another request may have cancelled the upload,
+        or completed it with other parts. The caller must therefore check the returned row.
 
         Raises:
-            ApiError: the parts do not match the request, a part is lost, or the call waited too long because
-                too many uploads are being assembled (429).
+            ApiError: the parts do not match the request, or a part is lost. If too many uploads are being
+                assembled for too long, the error has status 429.
         """
         async with self._limiter.slot(row.tenant, row.id) as waited:
             current = await self._uploads.get(row.tenant, row.id) if waited else row
@@ -203,16 +202,16 @@ class UploadRoutes:
     async def _row_if_ended(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
         """Return the upload's current row if the upload has ended. Otherwise raise an error.
 
-        The caller uses this after it could not assemble the file. If another request has completed or
-        cancelled the upload meanwhile, or if it has expired, this failure does not matter.
+        The file could not be assembled. If the upload was completed or cancelled meanwhile, or if it has
+        expired, this failure is ignored.
 
         Args:
             row: row of the upload before the failure.
             error: the failure.
 
         Raises:
-            ApiError: the upload has not ended. This is `error` itself, or a 500 error if `error` is an
-                ObjectMissing.
+            ApiError: the upload has not ended. If `error` is an ApiError, it is raised unchanged. If `error`
+                is an ObjectMissing, the status is 500.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":
@@ -225,8 +224,8 @@ class UploadRoutes:
     async def _discard_parts(self, row: UploadRow) -> None:
         """Delete the stored objects of all parts of an upload.
 
-        If the storage is unavailable, the retention activity (which deletes data that is no longer needed)
-        deletes them later.
+        If the storage is unavailable, the retention activity deletes these objects later. This activity
+        deletes data that is no longer needed.
         """
         try:
             await self._deps.storage.delete_prefix(object_keys.parts_root(row.tenant, row.id))

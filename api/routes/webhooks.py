@@ -174,8 +174,8 @@ class WebhookRoutes:
         return json_response(webhook_object(changed, self._clock()))
 
     async def delete(self, request: Request, webhook_id: str) -> Response:
-        """Delete a webhook endpoint and the list of its deliveries (events and attempts to send them). No
-        further events are sent to it.
+        """Delete a webhook endpoint and the list of its deliveries. No further events are sent to the
+        endpoint.
         """
         row = await self._row(request, webhook_id)
         if not await self._endpoints.delete(row.tenant, row.id):
@@ -183,8 +183,8 @@ class WebhookRoutes:
         return json_response(DeletedWebhook(id=row.id))
 
     async def rotate(self, request: Request, webhook_id: str) -> Response:
-        """Replace the secret of a webhook endpoint. For some time, events are signed with both the old and
-        the new secret.
+        """Replace the secret of a webhook endpoint. For the time `overlap_seconds`, events are signed with
+        both the old and the new secret.
         """
         overlap = parse_overlap(await read_optional_object(request))
         row, secret = await self._webhooks.rotate(await self._row(request, webhook_id), overlap)

@@ -113,8 +113,8 @@ class _StrictBody(_BatchBody):
 
 
 class MaxCostBody(BaseModel):
-    """Schema of the body that changes the maximum cost of a batch. When this cost is reached, no more lines
-    are sent.
+    """Schema of the body that changes the maximum cost of a batch. When the batch has reached its maximum
+    cost, no more lines are sent.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -140,8 +140,8 @@ class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
     Attributes:
-        template: those parameters of the batch that a schedule can also store, such as the input and the
-            completion window.
+        template: parameters that a batch and a schedule have in common, such as the input and the completion
+            window.
         webhook: endpoint that gets only the events of this batch; None if the request names no endpoint.
         start_at: time at which the batch starts; None to start it when it is created.
     """
@@ -254,13 +254,13 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 
 
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
-    """Validate a completion window (the time within which a batch must complete). Return it as the client
-    wrote it, and as a duration.
+    """Validate a completion window: the time within which a batch must complete. Return the client's text for
+    the window, and the window as a duration.
 
-    If `value` is None, return the default window. The profile `strict` has no default window.
+    If `value` is None in the profile `relaxed`, return the default window.
 
     Raises:
-        ApiError: the window is not allowed, or is missing in the profile `strict`.
+        ApiError: the window is not allowed. Or `value` is None in the profile `strict`.
     """
     if value is None and settings.profile is Profile.RELAXED:
         value = DEFAULT_WINDOW

@@ -42,10 +42,10 @@ class RetryBody(RerunBody):
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the error codes in the field `codes` of a retry, sorted and without duplicates.
+    """Return the field `codes` of a request to retry a batch: error codes, sorted and without duplicates.
 
-    A retry sends only lines that failed with one of these codes. If the field is missing or null, return an
-    empty list: all failed lines are sent.
+    Only lines that failed with one of these codes are sent again. If the field is missing or null, return an
+    empty list. An empty list means that all failed lines are sent again.
 
     Raises:
         ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.

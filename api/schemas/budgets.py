@@ -52,7 +52,8 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
 def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
     """Return the field `cost_per_day` as decimal text; None if the field is null or missing.
 
-    The text `0` means no budget. The caller decides what None means.
+    The text `0` means no budget. If the field is null, a tenant gets the default budget, and a budget group
+    gets no budget. If the field is missing, existing budgets stay unchanged.
 
     Raises:
         ApiError: the value is not a number in the allowed range.

@@ -75,8 +75,8 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
 
     Args:
         settings: settings of the API process.
-        purpose: purpose of the file. If it is None (not known yet), the largest limit of all purposes is
-            returned.
+        purpose: purpose of the file; None if it is not known yet. The result for None is the size limit of
+            the purpose with the largest limit.
     """
     if purpose is None:
         return max(settings.max_batch_file_bytes, settings.max_file_bytes)

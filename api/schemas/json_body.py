@@ -47,8 +47,8 @@ _KINDS: list[tuple[type, str]] = [
 async def _read_body(
     request: Request, max_bytes: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
 ) -> bytes:
-    """Return the body of a request. Later calls return the same body, because the audit log and the route
-    both read it.
+    """Return the body of a request. The first call for a request receives the body and keeps it in memory.
+    Later calls return the same body.
 
     Args:
         max_bytes: maximum size of the body in bytes.
@@ -120,8 +120,8 @@ async def read_raw_object(
 async def process_body(request: Request, process: Callable[[], _Result]) -> _Result:
     """Call `process`, a function that processes the request's body, and return its result.
 
-    If the body is large, the function runs in a thread. The event loop can then serve other requests. The
-    caller must have read the body before.
+    Read the request's body before you call this function. If the body is large, `process` runs in a thread,
+    and the event loop can serve other requests.
     """
     if len(await _read_body(request)) > _MOST_PARSED_INLINE:
         return await asyncio.to_thread(process)

@@ -24,9 +24,9 @@ from batchwright.settings import Settings
 
 
 class ModelConfigBody(BaseModel):
-    """Body of PUT /admin/model-configs: settings that say how requests to a model are sent.
+    """Body of PUT /admin/model-configs: settings of a model, such as the number of retries of a request.
 
-    If a setting is missing or null, an earlier change of this setting is undone.
+    If the body lacks a setting, or has null for it, an earlier change of this setting is undone.
     """
 
     model_type: Literal["sync", "async"] | None = None

@@ -51,16 +51,18 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a model's new configuration sends no secret of this machine to an unknown address.
+    """Check that a model's new configuration sends no stored API key or client certificate to other hosts.
 
-    A secret is a key from a file or from an environment variable.
+    Stored means: in a file or an environment variable of this process.
 
     Args:
         config: the new configuration, which a client has requested.
-        trusted: backends in the registry file and the settings. Secrets may be sent only to their addresses.
+        trusted: backends in the registry file and in the settings. Stored keys and certificates may be sent
+            only to the hosts of these backends.
 
     Raises:
-        ApiError: a secret would be sent to another address.
+        ApiError: a backend in `config` uses a stored key or certificate that it must not use. Or the backend
+            may use the key or certificate, but `config` turns off the verification of TLS certificates.
     """
     if found := find_misuse(config, trusted):
         place = f"backends[{found.backend}].{found.field}"
@@ -103,12 +105,12 @@ def _shortened(value: object) -> str:
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
     """Convert the body of PUT /admin/model-configs to a change of settings.
 
-    The result is nested like a `ModelConfig`. A setting that is missing or null in the body is null in the
-    result. This undoes an earlier change of the setting.
+    The result is nested like a `ModelConfig`. If a setting is missing or null in the body, the setting is
+    null in the result. A null undoes an earlier change of the setting.
 
-    If the body says that the model runs jobs (`async`), it does not say how their results are received: by
-    polling (`poll`) or by callbacks (`callback`). This is taken from `base`. If `base` runs no jobs, it is
-    `poll`.
+    If `model_type` is `async`, the model runs jobs. The body does not say whether workers poll for the
+    results of jobs (`poll`) or backends report them (`callback`). If `base` runs jobs, the result has the
+    same kind as `base`. Otherwise the kind is `poll`.
 
     Args:
         fields: the body.
@@ -140,8 +142,8 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Combine two changes of settings into one. If both change the same setting, use the value in `other`,
-    even if this value is null (which undoes an earlier change).
+    """Combine two changes of settings into one change. If both contain the same setting, use the value in
+    `other`, even if this value is null.
     """
     result = dict(one)
     for name, value in other.items():

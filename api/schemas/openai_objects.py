@@ -35,7 +35,7 @@ from batchwright.rules.token_costs import batch_cost
 def json_response(
     content: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return `content` as a JSON response. This is faster than FastAPI's own validation and encoding."""
+    """Return `content` as a JSON response. FastAPI's slower validation and encoding are not used."""
     return Response(content.model_dump_json(), status, headers, media_type="application/json")
 
 

@@ -12,9 +12,13 @@ FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
     """Return the forecast of when a batch ends, as of the time `now`; None if there is no valid forecast.
 
-    A forecast is valid for `FORECAST_AGE` after it was made. No new forecast is made while the batch is
-    paused, or while no control worker runs (a worker process that runs workflows). A batch that is being
-    cancelled has no valid forecast.
+    Control workers (worker processes that run workflows) make forecasts. A forecast is valid for
+    `FORECAST_AGE` after it was made. There is no valid forecast in these cases:
+
+    - No forecast was made yet.
+    - The batch is being cancelled.
+    - The batch has been paused for longer than `FORECAST_AGE`.
+    - No control worker has run for longer than `FORECAST_AGE`.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:

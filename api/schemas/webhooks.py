@@ -237,14 +237,14 @@ def webhook_object(row: WebhookEndpoint, now: datetime, secret: str | None = Non
 
 
 def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
-    """Return the time of the next attempt to send the event of a delivery, computed from the earlier
-    attempts.
+    """Return the time of the next attempt to send the event of a delivery.
 
-    Return None in these cases:
+    The time is computed from the earlier attempts. Return None in these cases:
 
-    - The delivery is not pending or had no attempt yet.
-    - A client has requested to send its event again (a replay). The time is then not known, because the
-      attempts do not show which of them belong to the replay.
+    - The delivery is not pending.
+    - No attempt was made yet.
+    - A client has requested a replay (to send the event again). The list of attempts does not show with which
+      attempt the replay began.
     """
     row, attempts = listed.delivery, listed.attempts
     if row.status != "pending" or row.replays or not attempts:

@@ -25,14 +25,14 @@ _TRUE, _ABSENT = b"true", (b"false", b"null")
 
 
 class CallBodies:
-    """A reader of the bodies of single calls (requests that clients send without a batch). It limits their
-    size.
+    """A reader of the bodies of single calls (requests that clients send without a batch).
 
-    A call becomes a line of a batch. So its body must not be larger or more deeply nested than a line may be.
+    A call becomes a line of a batch. A body that would exceed the maximum size or nesting of a line is
+    rejected.
 
-    `HeldBytes` limits how many bytes are in memory. The bytes of a body count there until the call is
-    accepted. If the client waits for the answer on the same connection, they count until that connection
-    ends.
+    `HeldBytes` limits the number of bytes in memory. If the client waits for the answer on the same
+    connection, the bytes of the body count towards this limit until the connection ends. Otherwise they
+    count until the call is accepted.
     """
 
     def __init__(self, settings: Settings, held: HeldBytes) -> None:
@@ -40,13 +40,13 @@ class CallBodies:
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
-        """Context manager that reads a request's body and yields its fields.
+        """Context manager that reads a request's body and yields the fields of the JSON object in the body.
 
         Until the `with` block ends, the bytes of the body count towards the limits of `HeldBytes`.
 
         Raises:
-            ApiError: the body is too large (413), is not a JSON object or is nested too deeply (400), or this
-                process has too many bytes of the tenant, or of all tenants, in memory (429).
+            ApiError: the body is too large (413). The body is not a JSON object, is nested too deeply, or is
+                incomplete (400). Too many bytes of the tenant or of all tenants are in memory (429).
         """
         with self._held.counted(tenant) as count:
             yield await read_raw_object(request, self._most, count)

@@ -1,7 +1,7 @@
 """Calls with `service_tier: "flex"`: the connection stays open until the backend has answered.
 
 The call becomes a line of a batch, and waits like any other line until it is sent. If the connection breaks,
-the client can get the answer with the same request and the same Idempotency-Key.
+the client can get the answer by sending the request again with the same Idempotency-Key.
 """
 
 from fastapi import Request, Response
@@ -26,8 +26,8 @@ _STATUSES: dict[str, int] = {
 
 
 class FlexCalls:
-    """A service for calls that clients send without a batch, and that may wait. It submits a call, and keeps
-    the client's connection open until the call has ended.
+    """A service that submits flex calls: requests without a batch, whose answers may take minutes. The
+    client's connection stays open until its call has ended.
     """
 
     def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
@@ -37,16 +37,19 @@ class FlexCalls:
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait until it has ended, and return it. Return None if the client has disconnected.
 
-        If the wait ends early and the request has an idempotency key, the call continues. The client can get
-        the answer later with the same request. Without a key, the call is cancelled.
+        If the wait ends before the call has ended:
+
+        - A call with an idempotency key continues. If the client sends the request again with the same key,
+          the client gets the answer.
+        - A call without a key is cancelled.
 
         Args:
             call: the call to submit.
             fields: the fields of the request's body. A digest of them is stored with the idempotency key.
 
         Raises:
-            ApiError: as in `Calls.submit`. Too many connections wait, or there is no answer within 15 minutes
-                (429). The process is stopping, or the call no longer exists (503).
+            ApiError: as in `Calls.submit`. Too many clients wait for answers, or the call has not ended
+                within 15 minutes (429). The process is stopping, or the call no longer exists (503).
         """
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         key = await sent_key(request, fields)
@@ -67,7 +70,7 @@ class FlexCalls:
 
 
 def disconnected_response() -> Response:
-    """Return a response for a client that has disconnected. Only the access log shows it."""
+    """Return a response with status 499. The client has disconnected, so only the access log shows it."""
     return Response(status_code=499)
 
 

@@ -86,19 +86,19 @@ class InteractiveForwarder:
     ) -> Response:
         """Send a request to a backend and return the answer, which may be a stream of events.
 
-        The request to the backend is aborted if the client disconnects. It is also aborted if the process
-        stops and the call has not ended within the time to drain.
+        If the client disconnects, the request to the backend is aborted. If the process stops, requests in
+        flight are aborted shortly before the seconds of the setting `drain_seconds` have passed.
 
         Args:
             request: the client's request.
             endpoint: endpoint of the backend to which the request is sent.
             fields: the fields of the request's body.
-            opened: exit stack with the resources of the request, such as the bytes that it counts towards the
-                memory limit. It is closed after the response was sent.
+            opened: exit stack that releases the resources of the request, such as its bytes in memory. It is
+                closed after the response was sent.
 
         Raises:
-            ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are
-                too many connections, or too many bytes of answers (429). The process stops (503).
+            ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). Too many
+                clients wait for answers, or too many bytes are in memory (429). The process stops (503).
         """
         tenant = tenant_of(request, self._settings)
         is_stream = flag(fields, "stream")
@@ -136,10 +136,12 @@ class InteractiveForwarder:
 
         Args:
             answer: the backend's answer.
-            count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
+            count: function that counts bytes in memory. It raises ApiError (429) if too many bytes are in
+                memory.
 
         Raises:
-            ApiError: the answer broke off, cannot be read or is too large, or `count` has raised the error.
+            ApiError: the answer is incomplete, cannot be decoded or is too large. Or `count` has raised this
+                error.
         """
         head, buffer = answer.response, BytesIO()  # one buffer, because pieces may be of one byte
         try:
@@ -175,7 +177,8 @@ class InteractiveForwarder:
 
         Raises:
             ResponseTooLarge: the body is too large.
-            httpx.TransportError, TimeoutError: the body cannot be received, or not in time.
+            httpx.TransportError: the connection to the backend failed.
+            TimeoutError: the body did not arrive in time.
         """
         size = 0
         async for piece in answer.response.pieces:
@@ -189,17 +192,19 @@ class InteractiveForwarder:
     ) -> None:
         """Send the events of a backend to the client as they arrive.
 
-        If the answer breaks off, send an error as the last event, because the status was already sent. The
-        beginning of an incomplete event is left out, so that clients can read the error.
+        The client has already received the status 200. If the backend's answer breaks off, or if `count`
+        raises an error, the last event is therefore an error. An incomplete event before it is not sent, so
+        that clients can read the error.
 
         Args:
             answer: the backend's answer.
             events: splits the answer into complete events.
-            count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
+            count: function that counts bytes in memory. It raises ApiError (429) if too many bytes are in
+                memory.
             send: ASGI function that sends a message to the client.
 
         Raises:
-            ClientDisconnect: the client does not read, but keeps the connection open.
+            ClientDisconnect: the client keeps the connection open, but reads nothing for too long.
         """
         held = 0
         try:
@@ -263,13 +268,11 @@ class InteractiveRoutes:
 
 
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
-    """Return the body to send to the backend. Also return whether the token usage must be removed from the
-    stream of events that the client gets.
+    """Return the body to send to the backend, and True if `include_usage` was added to the body.
 
-    Batchwright counts tokens by the usage that the backend reports. For streams, some endpoints report the
-    usage only if the request contains `include_usage`. If the client has not sent `include_usage`, it is
-    added to the returned body. The usage must then be removed from the stream, because the client does not
-    expect it.
+    Batchwright needs the token usage that the backend reports. For streams, some endpoints report the usage
+    only if the body contains `include_usage`. If the client has not sent `include_usage`, this function adds
+    it. The caller must then remove the usage from the events for the client, who does not expect it.
     """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
@@ -295,9 +298,9 @@ def _with_usage(fields: Fields) -> bytes:
 
 
 async def _named(body: bytes, model: str) -> bytes:
-    """Return a backend's answer with the name of a model in it.
+    """Return the body of a backend's answer with the name of a model.
 
-    If `body`, the answer, already names a model, return it unchanged. Otherwise add the name `model`.
+    If `body` already names a model, return it unchanged. Otherwise add the name `model`.
     """
     if len(body) <= INLINE_REWRITE_BYTES:
         return with_default_model(body, model)
@@ -311,8 +314,9 @@ def _json_response(body: bytes, status: int) -> Response:
 def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     """Return the response for the client, made from a backend's answer.
 
-    Some answers concern only the operator, for example if the backend rejects the operator's API key. The
-    client then gets an error without the details.
+    The body of a success is passed on unchanged, and so is a JSON error (4xx) about the client's request. For
+    all other answers, the client gets an error response. Messages that are meant for the operator are only
+    logged, for example if the backend rejects the operator's API key.
 
     Args:
         outcome: what the answer means for the call.

@@ -53,8 +53,8 @@ class EventRelay(Response):
 
 
 class HeldResponse(Response):
-    """A response that releases the resources of its request, such as counted bytes in memory, only when it
-    has been sent completely.
+    """A response that keeps the resources of its request, such as its bytes in memory, until the whole
+    response was sent or the client has disconnected.
     """
 
     def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
@@ -118,8 +118,8 @@ async def _send_soon(send: Send, message: Message) -> None:
 
     Raises:
         ClientDisconnect: the client has read nothing for `_MAX_SEND_SECONDS`, but keeps the connection open.
-            This can happen even for the head of a response, if earlier responses on the connection are
-            unread.
+            If the client has not read earlier responses on this connection, even the head of a response can
+            fail.
     """
     try:
         async with asyncio.timeout(_MAX_SEND_SECONDS):

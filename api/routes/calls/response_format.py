@@ -42,10 +42,11 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    """Return the fields of a request that its response object shows until the backend has answered.
+    """Return, as a JSON object, the fields of a request that are shown until the backend has answered.
 
-    The result is a JSON object. Its values have at most `MAX_ECHOED_BYTES` together. If they are larger, the
-    largest fields are left out, and the response object shows defaults for them.
+    The response object then repeats these fields. All values together have at most `MAX_ECHOED_BYTES` bytes.
+    If the values are larger, the largest fields are left out. The response object then shows the default
+    values of the missing fields.
     """
     kept, size = dict[str, msgspec.Raw](), 0
     for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):

@@ -69,8 +69,8 @@ class ResponseRoutes:
         flex: FlexCalls,
         interactive: InteractiveForwarder | None,
     ) -> None:
-        """Create the routes. If `interactive` is None, only calls that may wait are accepted: calls in the
-        background or with the service tier `flex`.
+        """Create the routes. If `interactive` is None, only calls with `background: true` or with the service
+        tier `flex` are accepted.
         """
         self._settings, self._bodies, self._calls, self._flex = deps.settings, bodies, calls, flex
         self._interactive = interactive
@@ -136,7 +136,9 @@ class ResponseRoutes:
         return self._shown(await self._calls.get(tenant, id))
 
     async def cancel(self, request: Request, response_id: str) -> Response:
-        """Cancel a response that has not ended. If its request was not sent yet, it is never sent."""
+        """Cancel a response that has not ended. If the backend has not received the request, the request is
+        never sent.
+        """
         tenant, id = tenant_of(request, self._settings), _checked(response_id)
         return self._shown(await self._calls.cancel(tenant, id))
 
@@ -149,11 +151,12 @@ def _may_wait(fields: Fields) -> bool:
 
 
 def _is_background(fields: Fields) -> bool:
-    """Return True if the client retrieves the response later; False if it waits on the open connection.
+    """Return the field `background`: True if the client retrieves the response later, and False if the client
+    waits on the open connection.
 
     Raises:
-        ApiError: the request asks for a kind of answer that is not offered (400): an immediate answer, a
-            stream, or a background response that is not stored.
+        ApiError: the request has neither `background: true` nor the service tier `flex`. The request has
+            `stream: true`. Or it has `background: true` together with `store: false` (all 400).
     """
     background = flag(fields, "background")
     if not _may_wait(fields):

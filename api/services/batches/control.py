@@ -141,17 +141,16 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> tuple[BatchRow, int]:
-        """Check that a batch may be paused or resumed once more, and count this pause or resume.
+        """Check that a batch may be paused or resumed once more. Return the batch's row and a change number.
 
-        Return the batch's row and the number of this pause or resume: 1 for the first of the batch, then 2
-        and so on.
+        The pauses and resumes of a batch are its changes. They are numbered from 1. Call this method before
+        you send a change as a signal to the batch's workflow.
 
-        Call this before you send the pause or resume as a signal to the batch's workflow. Each signal makes
-        the workflow's history longer, so the number of pauses and resumes is limited. A signal without effect
-        counts, too, such as the pause of a paused batch.
+        The number of changes is limited, because each signal makes the workflow's history longer. A change
+        without effect counts, too, such as the pause of a paused batch.
 
-        Signals may arrive in another order than they were sent. So the workflow and the database ignore a
-        pause or resume if they already have one with a greater number.
+        Signals can arrive in the wrong order. If the workflow has received a change with a greater number in
+        the last minute, the workflow ignores this change. The database always keeps the greatest number.
 
         Args:
             verb: name of the operation in error messages: "pause" or "resume".
@@ -179,25 +178,25 @@ class BatchControl:
     async def _signal_live(
         self, signal: Callable[[str, int], Awaitable[None]], row: BatchRow, change: int, verb: str
     ) -> None:
-        """Send a pause or resume to the workflow of a batch. The batch was live when its row was read.
+        """Send a pause or resume to the workflow of a batch.
 
-        If the workflow did not get the signal, this pause or resume does not count towards the batch's limit
-        of pauses and resumes. If Temporal does not answer in time, it counts, because the workflow may have
-        got the signal.
+        The number of pauses and resumes of a batch is limited. If the workflow did not receive the signal,
+        this pause or resume does not count towards the limit. If Temporal did not answer in time, it counts,
+        because the workflow may have received the signal.
 
         Args:
-            signal: function that sends the signal. It gets the batch id and the number `change`.
-            row: row of the batch.
+            signal: function that sends the signal. It is called with the batch id and with `change`.
+            row: row of the batch, which was live when this row was read.
             change: number of this pause or resume, from `_claim_pause_or_resume`.
             verb: name of the operation in error messages: "pause" or "resume".
 
         Raises:
-            ApiError: since its row was read, the batch has ended, or a client has cancelled it (409) or
-                deleted it (404).
+            ApiError: after the row was read, the batch has ended or was cancelled (409), or the batch was
+                deleted (404).
             RunMissing: the batch has no running workflow, although its row says that it is live.
-            TemporalOutcomeUnknown: Temporal did not answer in time. The workflow may have got the signal.
+            TemporalOutcomeUnknown: Temporal did not answer in time.
             TemporalUnavailable: Temporal refused the signal, or could not be reached.
-            DatabaseUnavailable: the workflow did not get the signal, and the database does not respond.
+            DatabaseUnavailable: the workflow did not receive the signal, and the database does not respond.
         """
         tenant, batch_id = row.order.tenant, row.order.batch_id
         try:
@@ -215,8 +214,8 @@ class BatchControl:
 
         Raises:
             ApiError: the batch is not in progress, is being cancelled or has reached its maximum cost (409).
-                Or `max_cost` is below what the batch has already cost, or a model with unsent lines has no
-                prices (400).
+                The batch has already cost more than `max_cost` (400). A model with unsent lines has no
+                prices, and `max_cost` is not None (400).
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:
@@ -253,11 +252,11 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if a live batch is writing its result files, or if this is the next thing it does.
+        """Return True if a live batch is writing its result files, or waits for a worker that writes them.
 
-        The batch's row gets the status `finalizing` only when a worker begins to write. During an outage, a
-        worker may begin late. So if the row's status is `in_progress`, the state of the batch's workflow is
-        read, too.
+        For a batch that expired, failed or was cancelled, return False. For all other batches, the workflow
+        reports `finalizing` in both cases. The batch's row gets this status only when a worker begins to
+        write. If the row's status is `in_progress`, the workflow's state is therefore read, too.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING
@@ -300,7 +299,8 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow must be cancelled now; False if a cancel was already requested.
+    """Return True if the batch is live and no cancel was requested. Return False if the batch is already
+    cancelled or being cancelled.
 
     Raises:
         ApiError: the batch has ended without being cancelled (409).

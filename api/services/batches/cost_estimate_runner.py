@@ -51,8 +51,8 @@ class EstimateRunner:
             fields: body of the request.
 
         Raises:
-            ApiError: a field is not valid, the input cannot be read or is too large, reading it takes too
-                long (503), or too many other estimates are running (429).
+            ApiError: a field is not valid. The input cannot be read or is too large. Reading the input takes
+                too long (503). Too many other estimates are running (429).
         """
         request = parse_estimate(fields, self._deps.settings)
         content = await self._content(tenant, request)
@@ -73,9 +73,9 @@ class EstimateRunner:
         Args:
             request: the validated request for an estimate.
             content: the bytes of the input, in parts.
-            enter_large: function that is called once if the input has more than _LARGE_LINES lines. It waits
-                until no other estimate of such a large input runs. It raises ApiError (429) if this takes too
-                long.
+            enter_large: function that is called once if the input is large (more than _LARGE_LINES lines). It
+                waits until no other estimate of a large input runs. If it waits too long, it raises ApiError
+                (429).
         """
         settings = self._deps.settings
         served = await self._deps.models.served_now()
@@ -135,7 +135,8 @@ class EstimateRunner:
         """Check that the tenant may read the input, and return its bytes in parts.
 
         Raises:
-            ApiError: the location is not allowed (403), or the file does not exist (404) or is too large.
+            ApiError: the URL of the input is not valid (400). The operator has not allowed this URL (403).
+                The input file does not exist (404). The input file is too large (400).
         """
         settings = self._deps.settings
         if url := request.input_location:
@@ -172,12 +173,12 @@ class EstimateRunner:
         Args:
             content: the bytes of the input, in parts.
             estimator: object that counts the lines and estimates their tokens.
-            enter_large: function that is called once if the input has more than _LARGE_LINES lines. It waits
-                until no other estimate of such a large input runs.
+            enter_large: function that is called once if the input is large (more than _LARGE_LINES lines). It
+                waits until no other estimate of a large input runs.
 
         Raises:
-            ApiError: the input cannot be read, reading it takes too long (503), or `enter_large` waits too
-                long (429).
+            ApiError: the input cannot be read. Reading the input takes too long (503). `enter_large` has
+                waited too long (429).
         """
         try:
             async with asyncio.timeout(_MAX_SECONDS), aclosing(content):
