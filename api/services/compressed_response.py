@@ -54,14 +54,14 @@ async def encoded(
 ) -> AsyncGenerator[bytes]:
     """Yield the body of a response: `first`, followed by `rest`. Compress it unless `compression` is None.
 
-    The parts of the body are compressed in a thread, one at a time. Without compression, each yielded part
-    has at most 128 KiB, because the connection of a slow client keeps two of them in memory.
+    A thread compresses the parts of the body, one at a time. Without compression, each yielded part has at
+    most 128 KiB, because the connection of a slow client keeps two parts in memory.
 
     Args:
         first: beginning of the body.
         rest: the other bytes of the body, in parts.
         compression: format; None to send the body uncompressed.
-        flushes: True for a live stream. The client can then decompress each part as soon as it arrives.
+        flushes: True for a live stream. The client can then decompress each part immediately.
     """
     if compression is None:
         for part in _parts(first):

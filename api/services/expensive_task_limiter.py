@@ -20,9 +20,14 @@ class _Waiter(NamedTuple):
 class ExpensiveTaskLimiter:
     """A limiter of expensive tasks in this process.
 
-    At most `max_tasks` tasks run at a time, and at most half of them (at least one) for one tenant. Two tasks
-    of a tenant for the same object never run at the same time. Callers wait in the order of their calls. If a
-    caller waits because of the limit of its tenant or because of its object, later callers may overtake it.
+    It has three rules:
+
+    - At most `max_tasks` tasks run at a time.
+    - One tenant runs at most `max(max_tasks // 2, 1)` tasks at a time.
+    - A tenant never runs two tasks for the same object at the same time.
+
+    Callers wait in the order of their calls. If a caller waits because of the second or third rule, later
+    callers may run first.
 
     Args:
         seconds: maximum time that a caller waits.
@@ -41,8 +46,8 @@ class ExpensiveTaskLimiter:
         """Context manager that waits for a free slot (a place for one running task), and occupies the slot
         until the end of the `with` block.
 
-        It yields True if the caller had to wait. The caller should then check whether another caller has
-        already done the same work.
+        It yields True if the caller had to wait. In this case, another caller may have done the same work
+        meanwhile, so the caller should check this.
 
         Args:
             tenant: tenant of the caller.

@@ -1,7 +1,8 @@
 """Creates batches.
 
-The service builds the batch's order, checks the quotas, starts the workflow, and inserts the batch's row into
-the database. The order is the message that starts the workflow. It contains everything that workers need.
+The service builds the batch's order: the message that starts the batch's workflow and contains everything
+that workers need. Then it checks the quotas, starts the workflow, and inserts the batch's row into the
+database.
 """
 
 import logging
@@ -77,11 +78,10 @@ def check_output_location(settings: Settings, url: str, tenant: str, param_prefi
 
 
 class CreatedBatch(NamedTuple):
-    """A new batch, and the webhook endpoint (a URL that gets the batch's events) that was created with it.
+    """A new batch, and its webhook endpoint (a URL that gets the batch's events).
 
-    `webhook` is None if the client requested no endpoint. If the request repeats an earlier one (with the
-    same idempotency key), `webhook` is the endpoint of the earlier request. It is None if the client has
-    deleted that endpoint meanwhile.
+    `webhook` is None in two cases: the client requested no endpoint, or the request was sent again with the
+    same idempotency key and the client has deleted the endpoint meanwhile.
     """
 
     row: BatchRow
@@ -97,9 +97,8 @@ class BatchCreator:
         """Create a batch and return it.
 
         Raises:
-            ApiError: the purpose of the input file is not `batch`, or a quota does not allow the batch. The
-                URL of the webhook, the input or output location, the priority or the start time is not
-                allowed.
+            ApiError: the purpose of the input file is not `batch`. The webhook's URL, the input location, the
+                output location, the priority or the start time is not allowed. A quota is exhausted.
         """
         order = await self._checked_order(creation, tenant)
         await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
@@ -109,19 +108,19 @@ class BatchCreator:
     async def create_once(
         self, creation: BatchCreate, tenant: str, key: str, fingerprint: str, file: FileRow | None = None
     ) -> CreatedBatch:
-        """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
+        """Create a batch for an idempotency key and return the batch. A repeated call returns the same batch.
 
-        A repeated call returns the batch as it was created: with the status `validating`, and with its
-        webhook endpoint. If the first call was interrupted before the batch was started, the repeated call
-        starts the batch. Its completion window then counts from the repeated call.
+        A repeated call returns the batch with its first status, `validating`, and with its webhook endpoint.
+        If the first call was interrupted before the batch was started, the repeated call starts the batch.
+        The completion window of the batch then counts from the repeated call.
 
         Args:
             key: the idempotency key.
-            fingerprint: digest of the request. If it differs from the digest stored with the key, the key was
-                used for another request.
-            file: a new input file. Its object is already stored, and its row is inserted together with the
-                key. If the batch of an earlier call is returned, the row is not inserted. None if the input
-                file already has a row.
+            fingerprint: digest of the request. If another digest is stored with the key, the key was used
+                for another request.
+            file: a new input file, whose object is already stored. If no earlier call has stored the key,
+                this call stores the key and inserts the row of the file. None if the input file already has
+                a row.
 
         Raises:
             ApiError: as in `create`, or the key was used with another request, or the batch of this key was
@@ -143,7 +142,8 @@ class BatchCreator:
         return await self.repeat(stored, creation.webhook)
 
     async def repeat(self, stored: str, webhook: WebhookSpec | None = None) -> CreatedBatch:
-        """Return the batch that an earlier request has created for an idempotency key, as in `create_once`.
+        """Return the batch of an earlier request with the same idempotency key, like a repeated call of
+        `create_once`.
 
         Args:
             stored: the order (the message that starts the batch's workflow) that is stored with the key, as
@@ -151,8 +151,8 @@ class BatchCreator:
             webhook: webhook endpoint in the repeated request; None if the request has none.
 
         Raises:
-            ApiError: the batch was deleted (409). Or the earlier request was interrupted before the batch
-                started, and the tenant now has too many live batches (429).
+            ApiError: the batch was deleted (409). The earlier request has not started the batch, and this
+                call cannot start it, because the tenant has too many live batches (429).
         """
         order = BatchOrder.model_validate_json(stored)
         row = await self._batches.get(order.tenant, order.batch_id)
@@ -200,13 +200,14 @@ class BatchCreator:
 
         Call this only after the quota check has admitted the batch.
 
-        If another call has already started the workflow with another order, return the row with the order of
-        that call. If the database does not respond, return a row that is not inserted yet. It is inserted
-        later by the workflow, or when a client reads the batch.
+        If an earlier call has already started the workflow with another order, return the row with the order
+        of the earlier call.
+        If the database does not respond, return a row that is not inserted yet. The workflow, or the next
+        request that reads the batch, inserts the row later.
 
         Raises:
-            TemporalUnavailable: the workflow was not started, or its order cannot be read. The batch no
-                longer counts towards the quota.
+            TemporalUnavailable: the workflow was not started, or the order of the running workflow cannot be
+                read. The batch no longer counts towards the quota.
             UnknownBatch: the batch was deleted while this call ran.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
@@ -238,24 +239,22 @@ class BatchCreator:
             ResultsGone: the batch cannot be started, because it resumes an ended batch whose results are no
                 longer kept.
             UnknownBatch: the batch was deleted while this call ran.
-            TemporalUnavailable: the batch has no row, and one of two things is true: Temporal does not
-                respond, or the batch's workflow runs already but its start message cannot be decrypted. In
-                both cases, the batch no longer counts towards the tenant's quota of live batches.
+            TemporalUnavailable: the batch has no row and cannot be started. Either Temporal does not respond,
+                or the start message of the running workflow cannot be decrypted. The batch no longer counts
+                towards the tenant's quota of live batches.
             DatabaseUnavailable: the database does not respond. This call has not started the batch.
         """
         row = await self._batches.get(order.tenant, order.batch_id)
         return await self.start(await self._order_to_restart(order)) if row is None else row
 
     async def _order_to_restart(self, order: BatchOrder) -> BatchOrder:
-        """Return the order (the start message) for a batch whose order is stored, but which has no row yet.
+        """Return the order (the start message) for a batch that has a stored order but no row yet.
 
-        If the batch's workflow runs, return the order with which it was started. Otherwise, return the stored
-        order with a completion window that counts from now. In this case, also count the batch towards the
-        tenant's quota. The call that stored the order has counted it, too, but that count may have expired.
+        - If the batch's workflow runs, return the order with which the workflow was started.
+        - Otherwise, return the stored order with a completion window that counts from now. Also count the
+          batch towards the tenant's quota. It was counted when its order was stored, but that count expires.
 
-        Raises:
-            ApiError, ResultsGone, DatabaseUnavailable: as in `start_unless_there`.
-            TemporalUnavailable: Temporal does not respond. The batch no longer counts towards the quota.
+        Raises the same errors as `start_unless_there`, except UnknownBatch.
         """
         checks = QuotaChecks(self._deps, order.tenant)
         try:  # the batch may run: its row is inserted late if the database did not respond
@@ -308,13 +307,13 @@ class BatchCreator:
 
 
 def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:
-    """Return a batch's row as it was when the batch was created. It is the response to a repeated request.
+    """Return a batch's row as it was when the batch was created, for the response to a repeated request.
 
     Args:
         order: the order (the message that starts the batch's workflow) that was stored with the idempotency
             key.
-        row: the batch's present row. Creation time, start time and deadline are taken from this row, because
-            they are later than in `order` if a repeated request has started the batch.
+        row: the batch's present row. Creation time, start time and deadline are taken from this row. If a
+            repeated request has started the batch, these times are later than in `order`.
     """
     started = row.order
     times = {

@@ -55,11 +55,11 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Retry the dead letters of a batch (lines that used up their attempts) in one new batch. Dead
-        letters that were retried before are left out.
+        """Retry the dead letters of a batch (lines that used up their attempts) in one new batch. Leave out
+        dead letters that another new batch retries.
 
-        If an earlier call was interrupted before it started its batch, start that batch, too. Return the rows
-        of the started batches; empty if there is nothing to retry.
+        If an earlier call has created a batch but was interrupted before the start, start that batch, too.
+        Return the rows of the started batches; empty if there is nothing to retry.
 
         Args:
             tenant: tenant of the batch.
@@ -82,11 +82,10 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Reserve dead letters of a batch for a new batch, which retries them. Return the order of the new
-        batch: the message with which the caller must start it.
+        """Reserve dead letters for a new batch that will retry them. Return the order of the new batch: the
+        message with which the caller must start the batch.
 
-        If one of the dead letters was deleted or is already reserved for another new batch, reserve none of
-        them and return None.
+        If a dead letter was deleted or is reserved for another new batch, reserve none and return None.
 
         Args:
             tenant: tenant of the batches.

@@ -35,17 +35,17 @@ class BatchDeletion:
         self._retention = deps.database.retention
 
     async def delete(self, tenant: str, batch_id: str, key_id: str, *, keep_files: bool) -> DeletedBatch:
-        """Delete an ended batch. If an earlier deletion of this batch was interrupted, complete it. If the
-        batch is already deleted, change nothing. All calls return the same object.
+        """Delete an ended batch, or complete an interrupted deletion of the batch. Return an object with the
+        batch's id. If the batch is already deleted, only return this object.
 
         Args:
             key_id: id of the API key that requested the deletion, for the log; empty if there is none.
             keep_files: True to keep the output and error files.
 
         Raises:
-            ApiError: the tenant has no such batch (404). The batch has not ended, or some of its files are
-                not written yet (409). Some of its files are not yet copied to its output location (409). A
-                batch that resumes this batch is still reading its results (409).
+            ApiError: the tenant has no such batch (404). The batch or its workflow has not ended, or files of
+                the batch are not yet written, or not yet copied to the output location (409). Another batch
+                resumes this batch and is still reading the results of this batch (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:
@@ -105,13 +105,13 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no workflow will still copy files of an ended batch to the batch's output location.
+        """Check that no workflow is copying files of an ended batch to the batch's output location.
 
-        If such a workflow was terminated, the database shows forever that the files are still to be copied.
-        So the check also passes if, according to Temporal, the workflow has ended.
+        The check passes if the database shows no pending copy, or if the copying workflow has ended. If this
+        workflow was terminated, the database shows a pending copy forever.
 
         Raises:
-            ApiError: files will still be copied (409).
+            ApiError: the workflow that copies the files has not ended (409).
         """
         batch_id, copy = row.order.batch_id, row.output_copy or OutputCopy()
         if row.order.output_location is None or copy.state is not OutputCopyState.PENDING:

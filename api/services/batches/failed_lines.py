@@ -22,11 +22,10 @@ class InputMismatch(Exception):
 
 
 async def failed_line_digests(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return digests that identify lines of a batch: the lines in its error file that failed with one of the
-    codes.
+    """Return the digests of the lines in a batch's error file that failed with one of `codes`.
 
-    With the digests, `copy_lines` finds the same lines in the input. A digest has 16 bytes, and is computed
-    from the id of a line. The digests are joined in the order of the file.
+    A digest has 16 bytes and is computed from the id of a line. `copy_lines` uses the digests to find these
+    lines in the batch's input. The digests are joined in the order of the error file.
 
     Args:
         error: database row of the error file.

@@ -12,11 +12,11 @@ _OPERATORS = ""  # no tenant has this name
 
 
 class LineSearch:
-    """A search for batches that have a line with a certain custom id. Each method raises ApiError (429) if
-    too many other searches are running.
+    """A search for batches that have a line with a certain custom id.
 
-    At most four searches run at a time, and they use at most half of the database connections. All routes
-    share one object, so that this limit applies to the whole process.
+    At most four searches run at a time in this process, and they use at most half of the database
+    connections. If a search gets no free place in time, its method raises ApiError (429). All routes share
+    one object, because each object has its own limit.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:

@@ -78,13 +78,13 @@ class Topic:
         self.source: object = None  # values from which the latest poll made an event; None before the first
 
     def publish(self, event: Event, source: object) -> None:
-        """Send an event to all listeners (the clients' event streams). If it is the same as the latest event,
-        send nothing.
+        """Send an event to all listeners (the clients' event streams). If the event has the same id as the
+        latest event, send nothing.
 
         Args:
             event: event with the current state of the batch.
-            source: values from which the event was made. They are stored, so that the next poll can skip a
-                batch whose values are the same.
+            source: values from which the event was made. They are stored. If the next poll reads the same
+                values, it makes no event.
         """
         self.source = source
         if event.id != self.event.id:
@@ -143,10 +143,10 @@ class Listener:
 
 
 class BatchEvents:
-    """The event streams of this process, and the loop that reads their batches from the database.
+    """The event streams of this process, and the loop that reads the followed batches from the database.
 
-    The first listener of a batch causes one read of this batch. From then on, one query regularly reads all
-    batches that have listeners. Without listeners, no queries are sent.
+    When a batch gets its first listener (a client's event stream), the batch is read once. After that, one
+    query regularly reads all batches that have listeners. Without listeners, no queries are sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -208,8 +208,8 @@ class BatchEvents:
         `MAX_PAUSE_SECONDS`, so that polls take at most about 5 % of the time. While the database is
         unavailable, polls continue, and the outage is logged once.
 
-        After any other error, all event streams end and the error is raised. If the streams stayed open, they
-        would get no new events. After the end, clients connect again and get the present state.
+        After any other error, end all event streams, because they would get no new events, and raise the
+        error. Clients then connect again and get the present state of their batch.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         outages = OutageLog(logger, "watched batches cannot be read")

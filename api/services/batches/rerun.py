@@ -77,8 +77,8 @@ class BatchReruns:
 
         Args:
             row: row of the ended batch.
-            fields: body of the request. It can set the completion window and the maximum cost. It can also
-                select error codes: then only lines that failed with one of these codes are sent again.
+            fields: body of the request. The body can set the completion window and the maximum cost. If it
+                contains error codes, only lines that failed with one of these codes are sent again.
             key_id: id of the API key with which the new batch runs.
 
         Raises:
@@ -152,8 +152,8 @@ class BatchReruns:
 
     async def _resumption(self, row: BatchRow, template: BatchTemplate) -> _NewBatch:
         """Build the order (the start message) of a batch that resumes an ended batch. The new batch sends the
-        lines that have no result. If the ended batch has not copied its input from a bucket, the new batch
-        copies it.
+        lines that have no result. If the input is in a bucket, and the ended batch ended before it
+        copied the input, the new batch copies the input.
 
         Raises:
             ApiError: the batch cannot be resumed, or its results or files are no longer kept (409).
@@ -215,12 +215,12 @@ class BatchReruns:
         """Build a new batch that reruns lines of an ended batch, and claim these lines for the new batch.
         Return the new batch's order: the message that starts its workflow.
 
-        A claim is a stored record that prevents a second rerun of the same lines. If another new batch
-        already has the claim, return the order of that batch.
+        A claim is a stored record that prevents a second rerun of the same lines. If these lines are already
+        claimed for another new batch, return the order of that batch.
 
         Args:
             row: row of the ended batch.
-            origin: id of the ended batch, and which of its lines are sent again.
+            origin: id of the ended batch, kind of the rerun (retry or resumption), and error codes to retry.
             parameters: parameters of the new batch.
             build: function that builds the new batch from `parameters`.
         """
@@ -361,21 +361,19 @@ class RerunBuilder:
         file: FileRow | None,
         claim: Callable[[Sequence[Admission]], Awaitable[_Claimed]],
     ) -> _Claimed:
-        """Store a new batch that reruns lines of an ended batch. Return the result of `claim`.
+        """Call `claim`, which stores a new batch that reruns lines, and return the result of `claim`.
 
         In one transaction, `claim` counts the new batch and its file towards the tenant's quotas, inserts the
         row of the file, and claims the lines. A claim is a stored record that prevents a second rerun of the
-        same lines.
-
-        If another batch already has the claim, `claim` stores nothing, and the object of the new file is
-        deleted.
+        same lines. If the lines cannot be claimed, `claim` stores nothing, and this method deletes the stored
+        object of the new file.
 
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: function that gets the admissions (what to count towards the quotas). It returns
-                `new_order`, or the order of the batch that already has the claim, or None if the lines cannot
-                be claimed.
+            claim: function that gets the admissions (the amounts to count towards the quotas). It returns
+                `new_order` if it has stored the new batch. Otherwise, it returns the order of the batch that
+                has claimed the lines before, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.

@@ -29,10 +29,10 @@ PAUSED = "paused"
 
 
 class PolledQueues(NamedTuple):
-    """The names of Temporal's task queues that workers poll, and the rate limits in effect.
+    """The names of Temporal's task queues that workers poll, and the present rate limits of models.
 
-    Workers get a model's slices (parts of batches) from a task queue whose name depends on the model's rate
-    limit. So both are needed to find task queues that no worker polls.
+    The name of a model's task queue depends on the rate limit of the model. With the rate limits, the API
+    finds out which task queues a batch needs, and whether workers poll these queues.
     """
 
     queues: Collection[str]
@@ -90,9 +90,9 @@ class BatchWaitingReasons:
         return [*shown, *unserved]
 
     async def report_paused(self, row: BatchRow, change: int) -> None:
-        """Store that the batch is paused, so that clients see it.
+        """Store the waiting reason "paused" of a batch, which clients then see.
 
-        The pauses and resumes of a batch are numbered. If a pause or resume with a greater number is already
+        The pauses and resumes of a batch are numbered in their order. If a later pause or resume is already
         stored, do nothing.
 
         Args:
@@ -111,9 +111,9 @@ class BatchWaitingReasons:
         await self._table.report_pause(paused, change)
 
     async def clear_paused(self, row: BatchRow, change: int) -> None:
-        """Store that the batch is not paused, so that clients see it.
+        """Delete the waiting reason "paused" of a batch after the batch was resumed.
 
-        The pauses and resumes of a batch are numbered. If a pause or resume with a greater number is already
+        The pauses and resumes of a batch are numbered in their order. If a later pause or resume is already
         stored, do nothing.
 
         Args:
@@ -134,7 +134,7 @@ def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]
     """Return a waiting reason for each of Temporal's task queues that the batch needs but that no worker
     polls.
 
-    The API itself finds these reasons, because perhaps no worker is running that could report them.
+    The API finds these reasons itself, because workers cannot report them if no worker is running.
     """
     missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in polled.queues]
     found = [WaitingObject(model=None, reason=unpolled_reason(queue)) for queue in missing]

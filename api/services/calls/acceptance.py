@@ -1,8 +1,7 @@
-"""Accepts single calls (requests without a batch), and starts rolling batches, which contain the calls as
-lines.
+"""Accepts single calls (requests that clients send without a batch), and starts rolling batches for them.
 
-A rolling batch collects calls of one tenant, model and endpoint for half a second. A call is accepted when
-its row is stored and the workflow of its batch is started.
+A rolling batch collects calls of one tenant, model and endpoint for half a second. Each call becomes a line
+of the batch. A call is accepted when its row is stored and the workflow of its batch is started.
 """
 
 import asyncio
@@ -57,10 +56,10 @@ class CallRequest(NamedTuple):
         window: time within which the call must be answered.
         notifies: True if webhooks get an event when the call ends. False if the client waits on an open
             connection.
-        webhook: endpoint that gets an event when this call ends; None for no endpoint. Its URL is already
-            checked.
-        echoed: fields of the request, as a JSON object. The API returns them as long as the call has no
-            answer.
+        webhook: endpoint that gets an event when this call ends; None for no endpoint. The endpoint's URL is
+            already checked.
+        echoed: fields of the request, as a JSON object. Until the call has an answer, the API returns these
+            fields.
     """
 
     id_prefix: str
@@ -84,9 +83,9 @@ class SentKey(NamedTuple):
 
 @dataclass
 class _CallUsage:
-    """A tenant's limits for single calls (open calls and stored bytes), and how much of each limit is used.
+    """A tenant's limits for single calls, and the tenant's open calls and stored bytes.
 
-    The usage was read from the database. `add` adds the calls that this process has accepted since then.
+    These numbers were read from the database. `add` adds calls that this process has accepted since then.
     """
 
     quotas: TenantQuotas
@@ -112,8 +111,8 @@ class Calls:
     async def submit(
         self, request: CallRequest, tenant: str, caller: Caller, key: SentKey | None = None
     ) -> Call:
-        """Accept a call: a single request, which becomes a line of a batch and is then sent to a backend.
-        Return the call.
+        """Accept and return a call: a single request that becomes a line of a batch. Workers send this line
+        to a backend.
 
         If an earlier request had the same idempotency key, return the call of that request.
 
@@ -214,8 +213,9 @@ class Calls:
         return _CallUsage(await checks.own(), storage, max_open, await self._calls.count_open(tenant))
 
     async def _call_if_accepted(self, tenant: str, id: str) -> Call | None:
-        """Return the call with this id if it is accepted: it has ended, or its batch was started. Otherwise
-        return None: the call is not stored, or it is not accepted yet.
+        """Return the call with this id if the call has ended or its batch was started.
+
+        Otherwise, the call is not stored or not accepted yet, and the result is None.
         """
         call = await self._calls.get(tenant, id)
         if call is None or call.status.has_ended:
@@ -227,9 +227,9 @@ class Calls:
         """Store a call as a line of the open rolling batch (the batch that now collects such calls). Start
         this batch, and return the call.
 
-        An interrupted request can be repeated. The call may then already be a line of an older batch that was
-        never started. In this case, the open batch is started, and the call is moved to it. So each accepted
-        call belongs to a started batch.
+        If a client repeats an interrupted request, the call may already be a line of an older batch that was
+        never started. In this case, move the call to the open batch. Each accepted call belongs to a started
+        batch.
 
         Raises:
             ApiError: the tenant has too many rolling batches (429).
@@ -300,17 +300,17 @@ class Calls:
         """Start the batch of a call (a single request, which is a line of this batch). Do nothing if this
         process has already started the batch.
 
-        If Temporal is unavailable, the call is usually not accepted: it is deleted, and the error is raised.
-        There are two exceptions:
+        If Temporal is unavailable, one of these cases applies:
 
-        - If a running batch has already collected the call, the call is accepted, and no error is raised.
-        - If another request has stored the same call again, the call is not deleted, because it now belongs
-          to that request. The error is raised.
+        - A batch has already collected the call, or the call has ended: the call is accepted, and no error is
+          raised.
+        - Another request has stored the same call again: keep the call for that request, and raise the error.
+        - In all other cases: delete the call, and raise the error.
 
         Args:
             call: the stored call.
-            created_at: time at which this request has stored the call. It shows whether another request has
-                stored the call again.
+            created_at: time at which this request has stored the call. If the stored call has another time,
+                another request has stored it again.
             order: message that starts the workflow of the batch.
 
         Raises:

@@ -48,12 +48,11 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """A record of how one request to a backend counts towards the limits of requests and tokens per minute.
+    """A record of the tokens of one request to a backend, for the limits of requests and tokens per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.
-        tokens: tokens to count for the request; None to count the tokens that were estimated before it was
-            sent.
+        tokens: number of tokens to count; None to count the estimate that was made before the request.
         is_estimated: True if `tokens` is an estimate, because the backend has not reported the tokens.
     """
 
@@ -75,9 +74,9 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: the background tasks of this process that report calls to circuit breakers. They are used if
-            the backend must first be probed (with a small test request), because the client must not wait.
-        reporting: the background task with the report of this call; None if there is none.
+        reports: the background tasks of this process that report failed calls to circuit breakers. Before its
+            report, such a task sends a probe (a small test request) to the backend.
+        reporting: the background task that reports this call; None if there is no such task.
         is_prompt_refused: True if the backend has refused this call with 401 or 403, but accepts the
             operator's API key.
         is_reported: True after the first report.
@@ -101,7 +100,7 @@ class SentCall:
         return client.key_changes != self._key_changes
 
     def estimate(self, output_tokens: int) -> Tokens:
-        """Return an estimate of the call's tokens. It is used if the backend has not reported the tokens.
+        """Return an estimate of the call's tokens, for a call whose tokens the backend has not reported.
 
         The tokens of the prompt are estimated from the size of the body.
 
@@ -129,14 +128,15 @@ class SentCall:
     def report(self, outcome: Outcome) -> None:
         """Report the outcome of the call to the backend's circuit breaker. Only the first report counts.
 
-        In two cases, a probe (a small test request) must show first whether the backend is at fault:
+        In two cases, a probe (a small test request) is sent before the report. The probe shows whether the
+        backend or the call is at fault:
 
-        - Several calls have failed and none has succeeded since.
-        - The backend has refused this call with 401 or 403. Some backends also refuse prompts with these
-          statuses.
+        - Several calls have failed, and no call has succeeded since.
+        - The backend has refused this call with status 401 or 403. Some backends refuse prompts with these
+          statuses, too.
 
-        The client must not wait for a probe. So such a report runs in a background task. If too many of these
-        tasks are running, the call is not reported.
+        The probe and the report run in a background task, so that the client does not wait. If too many of
+        these tasks are running, the call is not reported.
         """
         dispatch, budget = self.dispatch, outcome.verdict.budget
         if dispatch.attempt.is_recorded or self.is_reported:
@@ -188,12 +188,12 @@ def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_ali
 async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
     """Send probes (small test requests) to a backend until they show whether it works. Return the result.
 
-    If the backend has answered requests before, one probe is enough. It is sent to an endpoint at which the
-    backend has answered.
+    If the backend has answered requests before, send one probe to an endpoint at which the backend has
+    answered.
 
-    Otherwise, `endpoint` is probed first. The tenant has chosen this endpoint, and the model may lack it. So
-    if this probe shows only that the backend is alive, other endpoints are probed, one after the other. If
-    any of them answers successfully, the model works.
+    Otherwise, probe `endpoint`, which the tenant has chosen. If this probe shows only that the backend is
+    alive, perhaps the model does not support this endpoint. Then probe other endpoints, one after the other.
+    If an endpoint answers successfully, the backend works.
     """
     answered = upstream.probes.answered
     if answered:
@@ -212,8 +212,8 @@ async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
 class BackendAnswer:
     """A backend's answer to an interactive call (a request without a batch). Its body is still arriving.
 
-    When the body is complete or has broken off, the caller must call `end`. Without this, the call counts as
-    one whose client has disconnected, and only the estimated tokens of the prompt are counted.
+    When the body is complete or has broken off, the caller must call `end`. If `end` is not called, the
+    metrics show that the client has disconnected, and only the estimated tokens of the prompt count.
 
     Attributes:
         result: how the call ended, for metrics.
@@ -270,10 +270,11 @@ class BackendAnswer:
         self._report_success()
 
     def begin(self) -> None:
-        """Report success to the backend's circuit breaker if this call is a trial: a request that shows
-        whether a backend that has failed works again. Call this at the first event of a stream.
+        """Report success to the backend's circuit breaker if this call is a trial. Call this at the first
+        event of a stream.
 
-        The first event already shows that the backend works, while the end of the stream may take minutes.
+        A trial is a request that tests whether a failed backend works again. The first event already proves
+        this. The last event may arrive minutes later.
         """
         if self.sent.dispatch.attempt.is_trial:
             self._report_success()
@@ -287,11 +288,8 @@ class BackendAnswer:
         """Store in `charge` how many tokens of this call count towards the limits per minute. Call this when
         the call has ended.
 
-        Until then, an estimate counts. If a successful answer reports no tokens, the estimate continues to
-        count. Lines of batches are counted in the same way.
-
-        Args:
-            charge: object in which the number of tokens is stored.
+        Before the end, an estimate counts. If the answer is successful but reports no tokens, the estimate
+        still counts after the end. Tokens of batch lines are counted in the same way.
         """
         if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
             charge.keep_estimate()

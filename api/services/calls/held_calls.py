@@ -26,11 +26,11 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 
 
 class HeldConnections:
-    """A limit for the number of client connections that stay open while clients wait for answers.
+    """A limiter of the client connections of this process that are open while clients wait for answers.
 
-    There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which
-    become lines of batches) and interactive calls (which are sent immediately) have separate objects of this
-    class, so each kind has its own limits.
+    It has two limits: one for the connections of each tenant, and one for all connections together. Flex
+    calls (which become lines of batches) and interactive calls (which are sent immediately) are limited
+    separately: each kind has its own object of this class.
     """
 
     def __init__(self) -> None:

@@ -61,8 +61,7 @@ class InteractiveAuthorizer:
         """Create the authorizer of one process.
 
         Args:
-            process: name of this process in the database. Under this name, it publishes its use of the limits
-                per minute.
+            process: name under which this process stores its requests and tokens per minute in the database.
         """
         self._deps, self._routers, self._budgets, self._process = deps, routers, budgets, process
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
@@ -107,9 +106,10 @@ class InteractiveAuthorizer:
         """Context manager that counts one request towards the limits (of requests and tokens per minute) of
         its tenant and model.
 
-        The limits are checked in the same step, so that concurrent calls cannot exceed them. At first, the
-        request counts with estimated tokens. At the end of the `with` block, the tokens in the yielded charge
-        replace the estimate. If no backend has got the request, it no longer counts.
+        The limits are checked immediately before the request is counted, so that concurrent calls cannot
+        exceed them. Inside the `with` block, an estimate of the tokens counts. At the end of the block, the
+        tokens in the yielded charge replace the estimate. If no backend has got the request, the request no
+        longer counts after the block.
 
         Args:
             tenant: tenant that has sent the call.
@@ -145,11 +145,13 @@ class InteractiveAuthorizer:
                 self.rates.count(tenant, model, 0, used, of_model)
 
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
-        """Return True if a call that a backend has refused may be sent to another backend now.
+        """Return True if a backend has refused a call and another backend may get the call now.
 
-        Return False if a limit per minute is used up, or if an operator has stopped the calls of the tenant
-        or the model (a hold). Also return False if the database is unavailable, so that holds cannot be read.
-        The client then gets the backend's refusal, which says more than an error of the database.
+        Return False if one of these cases applies. The client then gets the backend's refusal.
+
+        - A limit per minute is used up.
+        - An operator has stopped the calls of the tenant or the model (a hold).
+        - The database is unavailable, so holds cannot be read.
         """
         try:
             await self._permissions.get(_ALL)
@@ -174,8 +176,8 @@ class InteractiveAuthorizer:
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 
     def _limit_reached(self, tenant: str, router: ModelRouter) -> Limit | None:
-        """Return the limit per minute, or the hold (an operator's order to send no calls), that forbids a
-        request of the tenant to the model now. Return None if the request is allowed.
+        """Return what forbids a request of the tenant to the model now: a limit per minute, or a hold (an
+        operator's order to send no calls). Return None if the request is allowed.
         """
         model, now = router.model, time.monotonic()
         limits = router.limits
@@ -206,13 +208,12 @@ class InteractiveAuthorizer:
         return own
 
     def _own_share(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
-        """Return the part of a tenant's or model's limits per minute that this process may use. All processes
-        of the installation share these limits.
+        """Return how much of the limits per minute of a tenant or model this process may use.
 
         Args:
             of_tenant: True if `name` is a tenant, False if it is a model.
             name: name of the tenant or model.
-            requests, tokens: limits per minute of the whole installation; None for no limit.
+            requests, tokens: limits per minute, which all processes share; None for no limit.
         """
         if requests is None and tokens is None:
             return NO_RATES

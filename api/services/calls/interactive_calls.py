@@ -45,13 +45,13 @@ _CREDENTIALS = (Category.AUTHENTICATION, Category.PERMISSION)
 
 
 class InteractiveCalls:
-    """The sender of interactive calls (requests without a batch) to backends. The calls count towards daily
-    budgets (of tokens and cost) and the limits of backends.
+    """The sender of interactive calls (requests without a batch) to backends. The calls count towards the
+    daily budgets (of tokens and cost) and the limits per minute.
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.
-        reports: background tasks that report failed calls to circuit breakers, each after a probe (a small
-            test request).
+        reports: background tasks that report failed calls to circuit breakers. Before its report, a task
+            sends a probe (a small test request) to the backend.
     """
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
@@ -77,8 +77,7 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load or rates of this process
 
     async def close(self) -> None:
-        """Cancel the background tasks that report failed calls. Then write how many calls are in flight, and
-        how much of limits and budgets they have used, to the database for the last time.
+        """Cancel the background tasks that report failed calls. Then call `publish` for the last time.
 
         Call this when the last interactive call has ended.
 
@@ -97,13 +96,13 @@ class InteractiveCalls:
                 await self.publish()
 
     async def publish(self) -> None:
-        """Write to the database how many calls are in flight, and how much of limits and budgets they have
-        used.
+        """Write to the database how many calls of this process are in flight, and how much of the limits per
+        minute and the daily budgets the calls of this process have used.
 
         Other processes read these numbers, because limits and budgets apply to all processes together.
 
-        This method also frees memory: it drops the routers (which choose backends) of models that no backend
-        lists and that no call uses. Clients can invent any number of such model names.
+        Also free memory: delete routers (objects that choose backends) of unused model names that no backend
+        lists. Clients can invent any number of such names.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -121,14 +120,13 @@ class InteractiveCalls:
     async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
         """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
-        If a backend is unreachable, refuses the call or rejects the API key, it has not processed the call.
-        The next backend of the model then gets the call. If the API key has changed since the call was sent,
-        the same backend may get the call again. When a backend has begun to process a call, the call is never
-        sent again.
+        If a backend is unreachable, refuses the call or rejects the API key, the next backend of the model
+        gets the call. If a backend rejects an API key that has changed since the call was sent, the same
+        backend may get the call again. A call that a backend may have processed is never sent again.
 
-        A backend whose circuit breaker is open gets only trials: calls that test whether it works again. If
-        the circuit breakers of all backends of the model are open, a fallback model gets the call. After a
-        refusal with 401 or 403, no fallback model gets the call.
+        If the circuit breaker of a backend is open, the backend gets only trials: calls that test whether the
+        backend works again. If the circuit breakers of all backends of the model are open, a fallback model
+        gets the call. After a refusal with 401 or 403, no fallback model gets the call.
 
         If the `with` block ends early, the connection to the backend is closed.
 
@@ -171,12 +169,12 @@ class InteractiveCalls:
     async def _accepting_backend(
         self, call: InteractiveCall, router: ModelRouter
     ) -> AsyncGenerator[BackendAnswer]:
-        """Context manager that sends a call to one backend after another until one accepts it, and yields the
-        answer.
+        """Context manager that sends a call to one backend after another until a backend accepts the call. It
+        yields the answer of this backend.
 
         Each request to a backend counts towards the limits per minute. Before each request, these limits and
-        the holds (operators' orders to send no calls) are checked. If no other backend may get a call that
-        was refused, the refusal is yielded as the answer.
+        the holds (operators' orders to send no calls) are checked. If a backend refuses the call and no other
+        backend may get the call, the answer is this refusal.
 
         Raises:
             _NotSent: no backend may get the call, or the last backend did not answer.
@@ -314,10 +312,10 @@ def error_of(outcome: Outcome) -> ApiError:
 
 
 def _refused(answer: BackendAnswer | Outcome) -> bool:
-    """Return True if a backend has not processed the call. Another backend may then get the call.
+    """Return True if the call could not be sent, or if the backend has refused the call with a status in
+    `_REFUSALS`. In both cases, another backend may get the call.
 
-    The result is True if the call could not be sent, or if the answer is a refusal: an answer with a status
-    in `_REFUSALS`. A refusal is also reported to the backend's circuit breaker.
+    Also report a refusal to the backend's circuit breaker.
     """
     if isinstance(answer, Outcome):
         return answer.verdict is NOT_SENT
@@ -333,8 +331,9 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
     """Return the backends of fallback models that must not get a call after a refusal with `status`.
 
-    After 401 or 403, return all backends of fallback models: perhaps the prompt was refused, and a fallback
-    model must not answer a refused prompt. After any other status, return an empty list.
+    After 401 or 403, return all backends of fallback models. These statuses can mean that the backend has
+    refused the prompt, and a fallback model must not answer a refused prompt. After any other status, return
+    an empty list.
     """
     return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 
@@ -357,7 +356,7 @@ def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream
     """Return the outcome of a call that was not sent, because no backend of the model is available.
 
     Args:
-        excluded: backends that never get interactive calls, because they run jobs, whose answers come too
+        excluded: backends that never get interactive calls. They run jobs, and the answer of a job comes too
             late for an open connection.
     """
     wait = router.wait_seconds(tenant, exclude=excluded)
@@ -373,9 +372,11 @@ def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream
 def client_settings(settings: Settings) -> Settings:
     """Return the settings for backend clients in a process that sends interactive calls.
 
-    The HTTP engine is `httpx`, because only this engine passes on an answer while it arrives. The number of
-    connections is the number of calls that the process may have open. So calls to a backend that hangs do not
-    delay calls to other backends. All other settings are those in `settings`.
+    These settings differ from `settings` in two values:
+
+    - The HTTP engine is `httpx`, because other engines return an answer only when it is complete.
+    - The limit of connections is the maximum number of open calls in this process. Calls to a backend that
+      does not respond can then not use up the connections and delay calls to other backends.
     """
     return settings.model_copy(update={"http_engine": "httpx", "global_in_flight": MAX_HELD})
 
@@ -383,9 +384,9 @@ def client_settings(settings: Settings) -> Settings:
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
     """Return the body of a call as it is sent to one backend.
 
-    It contains the name by which the backend knows the model. If the operator has set a `priority` for
-    batches at this backend, it also contains the priority of interactive calls. This replaces a priority that
-    the client has sent.
+    In this body, the model has the name that the backend uses. If the operator has set a `priority` for
+    batches at this backend, the body contains the priority of interactive calls, which replaces a priority
+    from the client.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 

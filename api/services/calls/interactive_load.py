@@ -18,7 +18,7 @@ _NEGLIGIBLE_RATE = 0.05  # requests or tokens per minute; with fewer, a rate cou
 
 @dataclass(slots=True)
 class _BackendUse:
-    """Interactive calls in flight at one backend: their number now, and their average number.
+    """The number of interactive calls in flight at one backend, now and on average.
 
     Attributes:
         in_flight: number of calls in flight now.
@@ -88,7 +88,7 @@ class _RateUse:
 
     Attributes:
         requests, tokens: number of requests and tokens since the last report.
-        requests_per_minute, tokens_per_minute: averages over the last seconds, as of the last report.
+        requests_per_minute, tokens_per_minute: averages over the last seconds. Each report updates them.
     """
 
     requests: int = 0
@@ -101,7 +101,8 @@ class _RateUse:
         the last report to 0.
 
         Args:
-            newest: weight of the requests and tokens since the last report in the average, from 0 to 1.
+            newest: weight of the numbers since the last report, from 0 to 1. The previous averages have the
+                weight `1 - newest`.
             seconds: time since the last report.
         """
         per_minute = 60 / seconds
@@ -126,7 +127,7 @@ class InteractiveRates:
         Args:
             tenant: tenant of the call.
             model: model of the call.
-            requests: number of requests to add; -1 subtracts a request that no backend has got.
+            requests: number of requests to add; -1 to remove a counted request that no backend has got.
             tokens: number of tokens that count towards the tenant's limit.
             model_tokens: number of tokens that count towards the model's limit.
         """

@@ -18,12 +18,9 @@ class WatchedConnections:
     def __init__(self, stopping: ShutdownStage) -> None:
         """Create an observer that watches no connection yet.
 
-        Later, `watched` yields one task for each connection of a client that waits for an answer. The code
-        that serves the client stops waiting for the answer when this task ends.
-
         Args:
-            stopping: stage of the process's shutdown at which no client may wait any longer. When the process
-                enters this stage, the tasks of all connections are cancelled.
+            stopping: stage of the process's shutdown. When the process enters this stage, the tasks that
+                `watched` has yielded for connections are cancelled. Clients then no longer wait.
         """
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()

@@ -123,8 +123,9 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
 def _disposition(filename: str) -> str:
     """Return the value of the Content-Disposition header for a file name (RFC 6266).
 
-    The value contains an ASCII name, and the real name if it differs. Characters that could deceive a person,
-    such as path separators and changes of the text direction, are replaced or removed.
+    The value contains a name in plain ASCII. If the file name does not fit in plain ASCII, the value also
+    contains the file name itself. In both names, characters that could deceive a person, such as path
+    separators and changes of the text direction, are replaced or removed.
     """
     visible = "".join(
         letter for letter in filename if unicodedata.category(letter) not in _INVISIBLE_CATEGORIES

@@ -22,9 +22,9 @@ async def stream_body(
     """Context manager that yields the body of an upload, as it arrives. The file may have at most `limit`
     bytes.
 
-    If the `with` block rejects the body with an error, the client must be able to read the error. Many
-    clients read no response before they have sent everything, so the rest of the body is first read and
-    dropped. A client that waits for `100 Continue` has not sent the body, and gets the error immediately.
+    If the `with` block rejects the body with an error, the rest of the body is read and dropped before the
+    error is raised. Many clients read the response only after they have sent the whole body. If the client
+    still waits for `100 Continue`, it has not sent the body, and the error is raised immediately.
 
     Args:
         limit: maximum size of the file in bytes.

@@ -72,8 +72,8 @@ class FileUpload:
 
         Args:
             idempotency_key: idempotency key of the request; None if it has none.
-            max_bytes: maximum size of the file; None for the limit of its purpose.
-            observer: function that is called with the bytes of the file after they were stored; None for no
+            max_bytes: maximum size of the file; None to use the size limit of the file's purpose.
+            observer: function that gets each piece of the file after the piece was stored; None for no
                 observer.
         """
         self.tenant, self._max_bytes, self._observer = tenant, max_bytes, observer
@@ -93,14 +93,14 @@ class FileUpload:
         self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
 
     async def read_quota(self, deps: ApiDependencies) -> None:
-        """Read the tenant's storage quota. From now on, the bytes that are stored must not exceed it."""
+        """Read the tenant's storage quota. After this call, an upload that exceeds the quota is rejected."""
         self._checks = QuotaChecks(deps, self.tenant)
         self.quota = await self._checks.storage_quota()
 
     async def check_quota(self, deps: ApiDependencies) -> None:
         """Read the tenant's storage quota, and check that the tenant may store more.
 
-        If an earlier request has stored its file with the same idempotency key, the quota is not checked.
+        If an earlier request with the same idempotency key has stored its file, the quota is not checked.
 
         Raises:
             ApiError: the quota is exhausted.
@@ -117,11 +117,11 @@ class FileUpload:
         """Check that the tenant's storage quota allows the bytes of this file that are stored so far.
 
         Args:
-            least: smallest number of bytes to check. With 1, the check fails if the quota is used up, even if
-                no byte of the file is stored yet.
+            least: number of bytes to check if fewer bytes of the file are stored. With 1, the check fails if
+                the quota is used up, even if no byte of the file is stored yet.
 
         Raises:
-            ApiError: the quota does not allow so many bytes.
+            ApiError: the quota allows fewer bytes.
         """
         if self._checks is not None:
             self._checks.check_storage(self.quota, max(self._bytes, least))
@@ -218,7 +218,7 @@ class FileUpload:
     def _expands(self) -> bool:
         """True if a compressed file is decompressed before it is stored.
 
-        This is so for inputs of batches, and for files whose purpose is not known yet. With the profile
+        Inputs of batches, and files whose purpose is not known yet, are decompressed. With the profile
         `strict`, which accepts only what OpenAI accepts, no file is decompressed.
         """
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
@@ -282,12 +282,13 @@ async def store_file(
 async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
     """Write the file of a form to storage, insert its row into the database, and return the row.
 
-    If the idempotency key was used before, delete what was written, and return the row of the earlier file.
-    After an error, the stored object is deleted immediately. In two cases, the retention activity (which
-    deletes data that is no longer needed) deletes it later:
+    If the idempotency key was used before, delete the new object, and return the row of the earlier file.
+    After an error, delete the new object, too. There are two exceptions:
 
-    - The immediate deletion fails.
-    - The database's response was lost, so the row may exist. The object is kept if the row exists.
+    - If the deletion fails, the retention activity (which deletes data that is no longer needed) deletes the
+      object later.
+    - If the database's response was lost, the row may exist, so the object is kept. If the row does not
+      exist, the retention activity deletes the object later.
 
     Raises:
         ApiError: the request is not valid, its idempotency key was used with another request (409), the quota
@@ -308,10 +309,10 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
 
 
 async def write_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
-    """Write the file of a form to storage, and return its row, which the caller inserts.
+    """Write the file of a form to storage, and return the row of the file, which the caller must insert.
 
-    No quota is checked, unless `upload.read_quota` was called before. After an error, all that was written
-    is deleted. Raises the same errors as `store_form`.
+    If `upload.read_quota` was not called before, no quota is checked. After an error, the written bytes are
+    deleted. Raises the same errors as `store_form`.
     """
     async with deps.storage.writer(upload.key) as writer:
         with deps.held_bytes.counted(upload.tenant) as count:
