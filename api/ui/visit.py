@@ -1,6 +1,6 @@
-"""One request of a browser to the pages at `/ui`: who sends it, what the visitor may do, and the sent form.
+"""One request of a browser to the pages at `/ui`: the visitor's tenant and rights, and the form's fields.
 
-`csrf.py` checks that no other site made the form.
+`csrf.py` checks that a form comes from a page of Batchwright, not from another site.
 """
 
 import re

@@ -54,9 +54,9 @@ class DatabaseServer(Protocol):
 class Database:
     """All tables of one database.
 
-    A caller can safely call a method again with the same arguments. The exceptions are methods that count or
-    record something each time, for example an attempt to deliver a webhook. Every method raises
-    DatabaseUnavailable if the database does not answer.
+    Most methods are idempotent: a caller can safely call them again with the same arguments. Methods that
+    count or record something each time are not idempotent, for example the method that records an attempt to
+    deliver a webhook. Every method raises DatabaseUnavailable if the database does not answer.
     """
 
     server: DatabaseServer

@@ -1,4 +1,4 @@
-"""Opens connections with the database driver asyncpg, and declares its types, because asyncpg has none."""
+"""Opens connections with the database driver asyncpg. Declares types, because asyncpg has no annotations."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -45,9 +45,11 @@ LOGIN_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidC
 def is_rolled_back(error: BaseException) -> bool:
     """Return True if the error means that PostgreSQL has undone the statement and its transaction.
 
-    The result is True for errors that PostgreSQL reports with the severity ERROR. It is False for errors of
-    the driver, and for errors that also end the connection (FATAL, PANIC). Errors of these two kinds may come
-    after a COMMIT, so it is not certain that the transaction was undone.
+    Return True for an error that PostgreSQL reports with the severity ERROR. Return False for two kinds of
+    errors, because a COMMIT may have been executed before the error:
+
+    - errors of the driver
+    - errors with which PostgreSQL ends the connection (FATAL, PANIC)
     """
     return isinstance(error, ServerError) and getattr(error, "severity_en", None) == "ERROR"
 
@@ -94,10 +96,10 @@ async def create_driver_pool(database_url: str, size: int) -> Pool:
 
     Reasons for the arguments that asyncpg gets:
 
-    - `min_size=0`: with a greater number, asyncpg logs a traceback every second for each connection that it
-      cannot open during an outage.
-    - `reset`: a connection is released without a reset statement. This is safe, because all settings, locks
-      and cursors that this product uses end with their transaction.
+    - `min_size=0`: if `min_size` is greater, asyncpg logs a traceback every second for each connection that
+      it cannot open during an outage.
+    - `reset`: no statement resets a connection when it returns to the pool. This is safe, because all
+      settings, locks and cursors that this product uses end with their transaction.
     - `server_settings`: only the application name and the time zone. Poolers such as PgBouncer refuse other
       parameters at the start of a connection, so `_configure` sets them with a statement.
     """

@@ -5,17 +5,17 @@ DatabaseError
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
   SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
   MigrationFailed       PostgreSQL rejected a migration and rolled it back; earlier migrations stay applied
-  UnknownCursor         the object after which the page of a list should begin does not exist
+  UnknownCursor         a page of a list should begin after an object that does not exist
   UnknownBatch          the batch to change does not exist
   FileInUse             the file is the input of a batch that has not ended or whose files are not written yet
-  ResultsInUse          the batch cannot be deleted, because a new batch that continues it still needs it
+  ResultsInUse          the batch cannot be deleted, because another batch still needs to copy the results
   ResultsGone           a new batch cannot continue an ended batch whose results are no longer kept
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
   UploadFull            with one more part, the upload would exceed the limit of parts or bytes
   QuotaExhausted        the tenant would exceed a quota, so nothing was changed
   UnknownTenant         the tenant of a new API key, team or user does not exist
-  UnknownBudgetGroup    the organization, team or user to change, which has a shared budget, does not exist
+  UnknownBudgetGroup    the budget group (organization, team or user) to change does not exist
   UnknownApiKey         the new member of a team or a user is not an API key of its tenant
   InOtherOrganization   the tenant cannot join the organization, because it belongs to another one
   VersionConflict       another request changed the model after the caller had read it
@@ -145,11 +145,10 @@ class InOtherOrganization(DatabaseError):
 
 
 class VersionConflict(DatabaseError):
-    """Another request changed the settings of the model, so its version is not the one that the caller
-    expects.
+    """Another request changed the settings of the model after the caller had read them.
 
-    The refused request has changed nothing. `present` is the current version of the model; `0` if the model
-    was never changed at run time.
+    The caller's change was not stored. `present` is the current version number of the model's settings; `0`
+    if no change at run time is stored.
     """
 
     def __init__(self, model: str, present: int) -> None:

@@ -10,10 +10,10 @@ LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the creation time and the id of the object with the id `after`: its position in a list.
+    """Return the position of an object in a list: its creation time and its id.
 
-    `sql` is a query that returns the creation time of an object by tenant and id. Raises UnknownCursor if
-    there is no such object.
+    `after` is the id. `sql` is a query that returns the creation time of an object by tenant and id. Raises
+    UnknownCursor if the object does not exist.
     """
     row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
     if row is None:

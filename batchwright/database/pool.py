@@ -49,9 +49,10 @@ class StorableSession(Session):
 class ConnectionPool:
     """Connection pool to PostgreSQL. It translates errors of the driver to exceptions of this package.
 
-    Errors in the SQL are raised unchanged. DatabaseUnavailable means that no statement was executed, or that
-    PostgreSQL rolled it back. Its subclass OutcomeUnknown means that the response was lost, so a COMMIT may
-    have been executed.
+    - DatabaseUnavailable: no statement was executed, or PostgreSQL rolled the executed statements back.
+    - OutcomeUnknown (a subclass of DatabaseUnavailable): the response was lost, so a COMMIT may have been
+      executed.
+    - Errors in the SQL are raised unchanged.
     """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
@@ -161,8 +162,8 @@ def translated(where: str, *, sent: bool = False) -> Generator[None, None, None]
 
     Args:
         where: address of PostgreSQL, for the message.
-        sent: True if a statement may have been sent. An error is then an OutcomeUnknown, unless PostgreSQL
-            has reported that it rolled the statement back.
+        sent: True if the block sends statements. The error is then OutcomeUnknown, unless PostgreSQL has
+            reported that it rolled the statement back.
     """
     try:
         yield

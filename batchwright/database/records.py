@@ -110,12 +110,12 @@ class EndedBatch(NamedTuple):
 class SliceProgress(Message):
     """A worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
-    All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
+    All counts are totals since the slice started. `number` identifies the slice within its model and batch.
 
-    A newer report replaces an older one. The report with the higher `generation` is newer. If two reports
-    have the same `generation`, the one with the higher `attempt` is newer. `attempt` is the number of the
-    activity's attempt. When a workflow schedules the slice again, `generation` increases, and `attempt`
-    starts at 1 again.
+    `attempt` is the number of the activity's attempt. When a workflow schedules the slice again, `generation`
+    increases, and `attempt` starts at 1 again. A newer report replaces an older report. The report with the
+    higher `generation` is newer. If both reports have the same `generation`, the report with the higher
+    `attempt` is newer.
     """
 
     tenant: str
@@ -162,9 +162,9 @@ class Hold(NamedTuple):
 class WorkerHeartbeat(Message):
     """The latest report of a worker process about itself.
 
-    `stats` has a number for each metric, for each task queue of Temporal that the worker polls, and for each
-    slice (part of a model's lines) that it sends. The keys are the names of these metrics, task queues and
-    slices.
+    `stats` has numbers by name. Some numbers are about the whole worker. Others are about a task queue of
+    Temporal that the worker polls, or about running slices (parts of a batch) of one batch and model. See
+    `rules/worker_stats.py` for the names.
     """
 
     id: str  # host:pid
@@ -175,11 +175,10 @@ class WorkerHeartbeat(Message):
 
 
 class BackendLoad(NamedTuple):
-    """The load on one backend: requests that API processes have sent to it for clients that wait for the
-    answer.
+    """The load on one backend from interactive calls. A client waits for the answer to an interactive call.
 
-    `in_flight` is the number of these requests that are in flight now. `mean` is the average of this number
-    over about the last five seconds.
+    `in_flight` is the number of requests that API processes have in flight to the backend for such calls.
+    `mean` is the average of `in_flight` over about the last five seconds.
     """
 
     backend: str  # URL
@@ -216,9 +215,11 @@ class TenantRow(Message):
 class BudgetGroupRow(Message):
     """A budget group, whose members share daily budgets.
 
-    The `members` of an organization are names of tenants, and its `tenant` is empty. The `members` of a team
-    or a user are ids of API keys of `tenant`. `tokens_per_day` and `cost_per_day` are None if there is no
-    such budget. `cost_per_day` is in the currency in which the operator has set the prices of models.
+    - Organization: `members` are names of tenants. `tenant` is empty.
+    - Team or user: `members` are ids of API keys of `tenant`.
+
+    `tokens_per_day` is None if tokens are not limited. `cost_per_day` is None if the cost is not limited; it
+    is in the currency in which the operator has set the prices of models.
     """
 
     kind: GroupKind

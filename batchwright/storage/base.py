@@ -4,9 +4,10 @@ The exceptions are:
 
 StorageError           an operation failed
   ObjectMissing        there is no object with this key; a retry does not help
-  ObjectRefused        S3 denies access to an object outside of Batchwright's own storage; a retry helps only
-                       after an operator has changed the permissions
-  StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
+  ObjectRefused        S3 does not allow access to an object in a bucket that is not Batchwright's own; a
+                       retry helps only after somebody has corrected the cause that the message names
+  StorageUnavailable   the disk, the network or the server failed; transient errors of S3 were retried
+                       before this error was raised; Temporal retries the activity
     StorageFull        there is no space left
     ObjectChanged      another program replaced the object while Batchwright was reading it
 
@@ -31,7 +32,10 @@ class ObjectMissing(StorageError):
 
 
 class ObjectRefused(StorageError):
-    """S3 denies access to this object, but not to all objects. The message says what to check."""
+    """S3 does not allow access to an object in a bucket that is not Batchwright's own.
+
+    Access to other objects may be allowed. The message says what to check.
+    """
 
 
 class StorageUnavailable(StorageError):
@@ -150,8 +154,9 @@ def check_key(key: str) -> str:
     """Check the key of an object, and return it unchanged.
 
     Raises:
-        ValueError: the key is empty, absolute or too long. Or one of its parts between slashes is empty,
-            begins with a dot, or contains characters that are not allowed.
+        ValueError: the key has more than 1,024 characters. Or a part of the key between slashes is empty,
+            has more than 200 characters, begins with `.` or `-`, or contains other characters than letters,
+            digits, `.`, `_` and `-`.
     """
     if not is_key(key):
         raise ValueError(f"{key!r} is not a storage key: keys are parts of [A-Za-z0-9._-] joined by '/'.")
@@ -159,7 +164,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` unchanged if a valid key can start with it. Raise ValueError if no valid key can."""
+    """Return `prefix` unchanged. Raise ValueError if `prefix` cannot be the beginning of a valid key."""
     if len(prefix) > _MAX_KEY_CHARS or _PREFIX.fullmatch(prefix) is None:
         raise ValueError(f"{prefix!r} is not the beginning of a storage key.")
     return prefix

@@ -179,7 +179,8 @@ def _names(folder: Path, name_prefix: str) -> list[str]:
     """Return the names in a folder that start with `name_prefix`, sorted. Return [] if there is no such
     folder.
 
-    The names of subfolders end with a slash. So `a.txt` comes before `a/`, in the same order as the keys.
+    A slash is added to the names of subfolders before sorting. The order is then the same as the order of
+    the keys: `a.txt` before `a/b`.
     """
     try:
         with os.scandir(folder) as entries:

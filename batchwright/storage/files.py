@@ -40,10 +40,10 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 class UnpublishedFile:
-    """A file with the data of a new object, which no reader can see until `publish` is called.
+    """A file with the data of a new object. Readers can see the object only after `publish`.
 
-    Until then, the file is in a folder for unfinished files. `publish` moves it to its final path. Always
-    call `discard` at the end. It deletes the file if `publish` was not called.
+    `open` creates the file in a folder for unfinished files. `publish` moves the file to its final path.
+    Always call `discard` at the end. If `publish` was not called, `discard` deletes the file.
     """
 
     def __init__(self, root: Path, scratch: Path, target: Path) -> None:
@@ -83,8 +83,8 @@ class UnpublishedFile:
 class FileWriter:
     """Buffered writer for the file of a new object.
 
-    A large file is flushed to the disk from time to time, while the caller continues to write. Call `finish`
-    after the last write. Always call `abandon` before the file is discarded.
+    A large file is flushed to the disk from time to time, while the caller continues to write. After the
+    last write, call `finish`. Before the file is discarded, always call `abandon`, even after `finish`.
     """
 
     def __init__(self, file: UnpublishedFile) -> None:
@@ -156,9 +156,9 @@ class OpenFile:
         raise FileNotFoundError(str(self._path))
 
     def left(self, start: int, length: int | None) -> int:
-        """Return how many bytes there are from `start` to the end of the file, but at most `length`.
+        """Return how many of the `length` bytes from the position `start` exist in the file.
 
-        If `length` is None, there is no limit.
+        If `length` is None, return the number of bytes from `start` to the end of the file.
         """
         there = max(0, self.size - start)
         return there if length is None else min(there, length)
@@ -167,9 +167,7 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file. The caller must close it, because the method `close` of this object no longer
-        closes it.
-        """
+        """Return the open file. The caller must close it. After this call, `close` does nothing."""
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

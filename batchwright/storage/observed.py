@@ -41,8 +41,8 @@ class OperationStatus(StrEnum):
 class Stopwatch:
     """A stopwatch for the time that the storage works on an operation.
 
-    It starts when it is created. While the storage waits for its caller, run the caller's code in a block
-    `with stopwatch.paused()`. The time of this block is not counted.
+    The stopwatch is running when it is created. The time of a block `with stopwatch.paused()` is not counted.
+    Use such a block for the time in which the storage waits for the code that uses it.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager that counts the time of its block, even though it is inside a `paused` block."""
+        """Context manager for use inside a `paused` block. The time of the inner block is counted."""
         since = time.perf_counter()
         try:
             yield
@@ -159,9 +159,9 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
 
 
 def for_component(storage: Storage, component: StorageComponent) -> Storage:
-    """Return a storage object for the same data, whose operations are counted in metrics for `component`.
+    """Return a storage object for the same data. Its operations are counted in the metrics of `component`.
 
-    If `storage` is not an ObservedStorage, it records no metrics, and is returned unchanged.
+    If `storage` is not an ObservedStorage, return `storage` unchanged. No metrics are then recorded.
     """
     return storage.for_component(component) if isinstance(storage, ObservedStorage) else storage
 

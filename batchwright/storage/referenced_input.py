@@ -67,9 +67,10 @@ class InputObjects:
     async def read(
         self, location: ObjectLocation, check_size: Callable[[int], None]
     ) -> AsyncGenerator[bytes]:
-        """Yield the bytes of the object at `location` in pieces. All are of one version of the object.
+        """Yield the bytes of the object at `location` in pieces. All pieces are of one version of the object.
 
-        The parameters and the errors are those of the function `read_object` in `s3/external_objects.py`.
+        For the parameters and the errors, see the function `read_object` in `s3/external_objects.py`. Also
+        raises StorageUnavailable if the settings of S3 are invalid.
         """
         # Imported only if needed, and in a thread: it takes a second and 40 MB.
         await asyncio.to_thread(import_module, "batchwright.storage.s3.external_objects")
@@ -112,20 +113,21 @@ class ReferencedInput:
 
     @property
     def filename(self) -> str:
-        """Name of the object without its folders. If it is compressed, the ending (such as `.gz`) is removed.
+        """Name of the object without its folders. If the object is compressed, the name's ending (such as
+        `.gz`) is removed.
 
-        Use it only after all pieces were read. Before that, it is not known if the object is compressed.
+        Read all pieces before you use this name. Only then is it known if the object is compressed.
         """
         name = self._location.name
         return expanded_name(name) if self._content.is_expanded else name
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the decompressed bytes of the input in pieces. All are of one version of the object.
+        """Yield the decompressed bytes of the input in pieces. All pieces are of one version of the object.
 
         Raises:
             InputRefused: the object does not exist, was replaced while it was read, is damaged or too large,
                 or S3 refuses to return it.
-            StorageUnavailable: S3 does not respond, even after retries.
+            StorageUnavailable: S3 does not respond, even after retries, or the settings of S3 are invalid.
         """
         try:
             async with aclosing(self._pieces()) as pieces:
@@ -159,10 +161,7 @@ class ReferencedInput:
             yield part
 
     def _check_size(self, size: int) -> None:
-        """Check the size of an input while it is read.
-
-        Args:
-            size: number of bytes known so far. The whole input may be larger.
+        """Check that an input of at least `size` bytes is allowed. Called again and again while it is read.
 
         Raises:
             InputRefused: `size` bytes are more than a batch may have, or would exceed the tenant's quota.

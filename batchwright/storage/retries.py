@@ -31,11 +31,10 @@ class StorageOperation(StrEnum):
 class OperationRetries:
     """A runner of storage operations. It retries them after transient errors.
 
-    The wait before a retry is random. Its upper limit doubles with each retry.
+    The wait before a retry is random. The upper limit of the wait doubles with each retry, up to 5 s.
 
     Args:
-        patience_seconds: no retry starts later than this number of seconds after the start of the first
-            attempt.
+        patience_seconds: time after the start of the first attempt within which a retry must start.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """
@@ -57,13 +56,13 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result.
 
-        After a transient error, wait and call `attempt` again. When `patience_seconds` have passed since the
-        first call, raise the error instead. Raise any other error without a retry.
+        After a transient error, wait and call `attempt` again. If this call would start more than
+        `patience_seconds` after the first call, raise the error instead. Raise any other error at once.
 
         Args:
             operation: kind of the storage operation, for metrics and logs.
-            attempt: runs the operation once. A repeated call must do no harm. A call that takes longer than
-                60 s is cancelled with TimeoutError.
+            attempt: runs the operation once. It must be safe to call this function several times. If a call
+                takes longer than 60 s, it is cancelled with a TimeoutError.
         """
 
         async def bounded() -> T:

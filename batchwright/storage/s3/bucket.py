@@ -57,10 +57,10 @@ class S3Bucket:
             operation: kind of operation, for metrics and logs.
             doing: the action, such as `read`, for error messages.
             key: key of the object, for error messages.
-            attempt: sends the request. A repeated call must do no harm.
+            attempt: sends the request. It must be safe to call this function several times.
 
         Raises:
-            ObjectMissing: there is no such object. Not raised by operations that store an object.
+            ObjectMissing: there is no such object. Not raised if `operation` is STORE.
             StorageFull: no space is left.
             StorageUnavailable: S3 refuses the request, or is still unreachable after the last retry.
         """

@@ -114,8 +114,10 @@ def is_transient(error: BaseException) -> bool:
 def refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to return the requested object, in words that say what to check.
 
-    Return an empty string if the object is not the cause. The error is then transient, or every object would
-    cause the same error, for example because the credentials are wrong.
+    Return an empty string in these two cases:
+
+    - The error is transient.
+    - A request for any other object would fail, too, for example because the credentials are wrong.
 
     Args:
         error: the error of a request for an object.
@@ -138,8 +140,10 @@ def refusal_of(error: BaseException | None) -> str:
 def write_refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to write an object, in words that say what to check.
 
-    Return an empty string if the bucket is not the cause. The error is then transient, or every bucket would
-    cause the same error, for example because the credentials are wrong.
+    Return an empty string in these two cases:
+
+    - The error is transient.
+    - A write to any other bucket would fail, too, for example because the credentials are wrong.
 
     Args:
         error: the error of a request that writes an object.
@@ -164,8 +168,9 @@ def to_storage_error(
         doing: the failed action, such as `read`, for the message.
         key: key of the object; empty if the action is about the whole storage.
         place: URL of the storage, for the message.
-        is_write: True if the action writes the object. A 404 then becomes StorageUnavailable, not
-            ObjectMissing: S3 does not answer a write with 404, so the answer comes from a proxy.
+        is_write: True if the action writes the object. An error that says that the object is missing (404)
+            then becomes StorageUnavailable, not ObjectMissing. S3 never answers a write with this error, so
+            the answer comes from another program, such as a proxy.
     """
     code = error_code(error)
     if code in ("NoSuchKey", "404") and not is_write:

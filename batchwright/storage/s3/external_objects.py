@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 async def read_object(
     client: "S3Client", settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of the object at `location` in pieces. All are of one version of the object.
+    """Yield the bytes of the object at `location` in pieces. All pieces are of one version of the object.
 
     Args:
         client: an open client.
-        check_size: called before each piece with the size of the whole object in bytes. It may raise an error
-            to stop the download.
+        check_size: called before each piece with the size of the whole object in bytes. To stop the download,
+            `check_size` raises an error.
 
     Raises:
         ObjectMissing: there is no such object.
@@ -64,8 +64,9 @@ async def object_writer(
 
     Args:
         location: the object.
-        is_repeated: True if an earlier attempt to write this object may have been killed. The parts that the
-            earlier attempt has sent are then deleted, because S3 charges for them.
+        is_repeated: True if this is not the first attempt to write the object. The parts that earlier
+            attempts have sent to S3 are then deleted, because S3 charges for these parts. If the deletion
+            fails, only a warning is logged.
 
     Raises:
         ObjectRefused: S3 refuses to write this object. The message says what to check.
@@ -87,7 +88,7 @@ async def object_writer(
 
 
 class _Writer:
-    """A writer that uploads an object. If S3 refuses to write the object, it raises ObjectRefused."""
+    """A writer that uploads an object. All methods raise ObjectRefused if S3 refuses to write the object."""
 
     def __init__(self, upload: S3Upload, location: ObjectLocation) -> None:
         self.upload, self._location = upload, location

@@ -114,9 +114,10 @@ async def put_object(bucket: S3Bucket, key: str, data: bytes) -> None:
 
 
 class S3Upload:
-    """An upload of one object, piece by piece. `finish` makes the object visible, `abort` discards it.
+    """An upload of one object, piece by piece.
 
-    Always call one of them at the end. If `finish` fails, call `abort`.
+    After the last piece, call `finish`, which makes the object visible. If `finish` fails, or to give up the
+    upload, call `abort`.
     """
 
     def __init__(self, bucket: S3Bucket, key: str) -> None:
@@ -206,8 +207,8 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        S3 may answer a retry with an error although an earlier attempt has created the object. Therefore, an
-        error is raised only if this upload has not created the object.
+        If an earlier attempt has created the object and its response was lost, S3 may answer the retry with
+        an error. The error is ignored if the object exists and was created by this upload.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())

@@ -171,7 +171,7 @@ class S3Storage(Storage):
     async def _list_one(self, bucket: S3Bucket) -> None:
         """Raise StorageUnavailable if S3 refuses to list the key of one object, or does not respond.
 
-        Of all requests, this one gets the most helpful error messages from S3.
+        For this request, S3 returns more helpful error messages than for other requests.
         """
         client = bucket.client
         await bucket.call(
@@ -222,7 +222,7 @@ async def open_bucket(
 async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Client"]:
     """Context manager that opens a client for all buckets of the S3 server in the settings.
 
-    Raises the same errors as `open_bucket`. The name of the bucket `place` is used only in their messages.
+    Raises the same errors as `open_bucket`. `place` is only used in the messages of these errors.
     """
     async with AsyncExitStack() as opened:
         try:

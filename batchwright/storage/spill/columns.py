@@ -34,9 +34,10 @@ class Columns:
         self._mapping, self.views, self.is_file = mapping, views, is_file
 
     def release_pages(self) -> None:
-        """Allow the operating system to remove the file's data from memory. No data is lost.
+        """Allow the operating system to remove the data of a file from memory. No data is lost.
 
-        Without this call, all parts of the file that the process has read or changed count as its memory.
+        Without this call, all parts of the file that the process has read or changed count as memory of the
+        process. If the columns are not in a file, nothing happens.
         """
         if self.is_file:
             self._mapping.madvise(mmap.MADV_DONTNEED)
@@ -45,9 +46,10 @@ class Columns:
 class ColumnSpace:
     """A creator of columns of numbers, which are in memory or in unnamed files on the local disk.
 
-    The columns in use take at most 64 MiB of memory together; further columns are in files. Columns of up to
-    1 MiB are always in memory, so that a small batch needs no disk. Memory and files are freed as soon as no
-    column in them is in use. Several threads may use the space at the same time.
+    If all columns in memory would need more than 64 MiB with the new columns, the new ones are in a file.
+    Columns of up to 1 MiB are always created in memory, so that a small batch needs no disk. Memory and files
+    are freed as soon as none of their columns is referenced. Several threads may use a ColumnSpace at the
+    same time.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
@@ -87,19 +89,19 @@ class ColumnSpace:
     def new_spill_space(self) -> SpillSpace:
         """Create a SpillSpace, which creates sequences of bytes that can grow.
 
-        Use such a sequence instead of a column if it is not known yet how many numbers there will be. If all
+        If it is not known how many numbers there will be, use such a sequence instead of a column. If all
         sequences together need more than 8 MiB of memory, some of their bytes are moved to files. The caller
-        must close the SpillSpace, to delete these files.
+        must close the SpillSpace. This deletes the files.
         """
         return SpillSpace(self._directory, _PURPOSE, _SPILL_BYTES)
 
     def file_bytes_with(self, size: int) -> int:
-        """Return how many bytes all files together would have if further columns were created.
+        """Return how many bytes all files together will have after the creation of new columns.
 
-        Nothing is created. If the further columns fit into memory, return the current size of the files.
+        This method creates nothing. If the new columns fit into memory, return the present size of the files.
 
         Args:
-            size: size of the further columns in bytes.
+            size: size of the new columns in bytes.
         """
         with self._lock:
             in_files = sum(map(len, self._in_files))

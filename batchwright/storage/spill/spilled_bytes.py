@@ -19,20 +19,20 @@ T = TypeVar("T")
 
 
 class SpoolStopped(Exception):
-    """An exception that `check_stopped` raises in a thread to stop it, because a caller was cancelled."""
+    """An exception that stops the threads of a SpillSpace after a call of `run_in_thread` was cancelled."""
 
 
 class SpillSpace:
-    """A creator of growing sequences of bytes, which move from memory to a file when they become too large.
+    """A creator of growing sequences of bytes. Each sequence is in memory, until the memory is used up.
 
-    All these sequences together take at most `memory_bytes` of memory, and each takes up to 256 KiB in
-    addition. Call `close` at the end to delete the files. Several threads may use the space at the same time,
-    but each sequence may be used by only one thread at a time.
+    Each sequence can use 256 KiB of memory. Beyond that, all sequences share `memory_bytes`. If a sequence
+    needs more memory than is left, its bytes are moved to a file. At the end, call `close` to delete files.
+    Several threads may use a SpillSpace at the same time, but only one thread at a time may use a sequence.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
         purpose: what the files are for, such as "Ingestion". Error messages begin with it.
-        memory_bytes: limit of memory; None for 64 MiB.
+        memory_bytes: memory that all sequences share; None for 64 MiB.
     """
 
     def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:
@@ -52,9 +52,9 @@ class SpillSpace:
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the function `work` in a thread, and return its result. The function uses this SpillSpace.
 
-        If one call is cancelled, all threads of this SpillSpace must stop: `check_stopped` raises
-        SpoolStopped in them. The cancelled call waits until its thread has stopped, so that the caller can
-        then close the files. The other calls also raise CancelledError, as if they were cancelled themselves.
+        If one call is cancelled, all threads of this SpillSpace are stopped: `check_stopped` raises
+        SpoolStopped in each of them. The cancelled call raises CancelledError after its thread has stopped,
+        so the caller can then close the files. The other calls raise CancelledError, too.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
@@ -80,9 +80,7 @@ class SpillSpace:
             raise SpoolStopped
 
     def take(self, size: int) -> bool:
-        """Reserve `size` bytes of memory for a sequence, and return True; return False if less memory is
-        left.
-        """
+        """Reserve `size` bytes of the shared memory for a sequence. Return False if less memory is left."""
         with self._lock:
             if size > self._left:
                 return False
@@ -159,7 +157,9 @@ class _SpilledBytes(GrowingBytes):
             self._file = None
 
     def _make_room(self) -> None:
-        """Reserve more memory for new bytes. If there is none, move all bytes in memory to the file."""
+        """Reserve more memory for new bytes. If that fails, or the sequence already has a file, move all of
+        its bytes that are in memory to the file.
+        """
         needed = len(self._memory) - self._most + _CHUNK_BYTES
         if self._file is None and self._space.take(needed):
             self._reserved += needed
@@ -174,7 +174,7 @@ class _SpilledBytes(GrowingBytes):
         self._release()
 
     def _release(self) -> None:
-        """Give the memory that this sequence has reserved back to the SpillSpace."""
+        """Release all memory that this sequence has reserved in the SpillSpace."""
         self._space.give_back(self._reserved)
         self._reserved, self._most = 0, _CHUNK_BYTES
 

@@ -19,13 +19,13 @@ class BatchDeletions(Protocol):
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Begin the deletion of a batch. The caller can then delete the batch's objects in storage.
 
-        - Record that the results of the batch are no longer kept. From then on, no new batch can be created
-          that continues this batch and copies its results, even if the results are in files that stay.
+        - Record that the results of the batch are no longer kept. From then on, no new batch can continue
+          this batch and copy its results, even if the output and error files are kept.
         - If `keep_files` is False, delete the rows of the output and error files. Clients then no longer find
           these files.
 
-        Raises ResultsInUse, and changes nothing, if there already is a new batch that continues this batch,
-        and it has not yet copied all results.
+        Raises ResultsInUse, and changes nothing, if another batch continues this batch, and has not yet
+        copied all results of this batch.
         """
         ...
 
