@@ -51,16 +51,16 @@ class TemporalGateway(Protocol):
     async def start(self, order: BatchOrder) -> bool:
         """Start the workflow of a new batch with `order` as its argument, and return True.
 
-        If the workflow was already started, do nothing and return False. Its argument may differ from
-        `order`.
+        If the workflow was already started, do nothing and return False. The argument of that workflow can
+        differ from `order`.
         """
         ...
 
     async def cancel(self, batch_id: str) -> None: ...
 
     async def pause(self, batch_id: str, change: int) -> None:
-        """Pause the batch. The workflow ignores this if it has already got a pause or resume with a greater
-        number.
+        """Pause the batch. If the workflow has already received a pause or resume with a greater number, the
+        workflow ignores this signal.
 
         Args:
             change: number of this pause, from `BatchesTable.claim_pause_or_resume`.
@@ -68,8 +68,8 @@ class TemporalGateway(Protocol):
         ...
 
     async def resume(self, batch_id: str, change: int) -> None:
-        """Resume the batch. The workflow ignores this if it has already got a pause or resume with a greater
-        number.
+        """Resume the batch. If the workflow has already received a pause or resume with a greater number, the
+        workflow ignores this signal.
 
         Args:
             change: number of this resume, from `BatchesTable.claim_pause_or_resume`.
@@ -89,6 +89,9 @@ class TemporalGateway(Protocol):
         """Return the order of a batch: the message with which its running workflow was started.
 
         Return None if the batch has no workflow, or if its workflow has ended.
+
+        Raises:
+            TemporalUnavailable: Temporal does not respond, or the order cannot be decrypted.
         """
         ...
 
@@ -118,10 +121,11 @@ class TemporalGateway(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that Temporal responds and that batches can run in the Temporal namespace of the settings.
+        """Check that Temporal responds, and that its namespace has all search attributes that batches need.
 
         Raises:
-            TemporalUnavailable: Temporal does not respond, or batches cannot run.
+            TemporalUnavailable: Temporal does not respond, the namespace is missing, or a search attribute is
+                missing or has the wrong type.
         """
         ...
 
@@ -258,7 +262,7 @@ class TemporalClientGateway(TemporalGateway):
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:
-    """Wait until Temporal and its namespace are ready. Until then, log each new reason why they are not."""
+    """Wait until Temporal and its namespace are ready. Log the reason for the wait each time it changes."""
     complaint = ""
     while True:
         try:

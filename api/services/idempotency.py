@@ -58,17 +58,17 @@ class IdempotencyKeys:
             fingerprint: digest of the request.
 
         Raises:
-            ApiError: the key is stored with another digest, so it was used with another request (409).
+            ApiError: the key was already used with another request, which has another digest (409).
         """
         existing = await self.find_claim(key)
         return None if existing is None else stored_result(existing, fingerprint)
 
     async def find_claim(self, key: str) -> IdempotencyClaim | None:
-        """Return what is stored with this key: the digest of the earlier request, and its result. Return None
+        """Return what is stored with this key: the digest and the result of the earlier request. Return None
         if the key is not stored.
 
-        Use this if the digest of the new request is not known yet. When it is known, pass it to
-        `stored_result` with the returned object.
+        Use this method instead of `find` if the digest of the new request is not known yet. Later, pass the
+        returned object and that digest to `stored_result`.
         """
         return await self._claims.find(self._tenant, self._operation, key, self._clock() - KEY_LIFETIME)
 
@@ -90,12 +90,12 @@ class IdempotencyKeys:
             fingerprint: digest of the request.
             made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
-            admissions: objects that say what the request counts towards quotas. If the key is already stored,
-                nothing is counted.
+            admissions: the amounts to count towards the tenant's quotas for this request, each with its
+                limit. If the key is already stored, nothing is counted.
 
         Raises:
             QuotaExhausted: the tenant would exceed the quota.
-            ApiError: the key is stored with another digest, so it was used with another request (409).
+            ApiError: the key was already used with another request, which has another digest (409).
         """
         now = self._clock()
         claim = IdempotencyClaim(
@@ -117,7 +117,7 @@ def stored_result(existing: IdempotencyClaim, fingerprint: str) -> str:
         fingerprint: digest of the repeated request.
 
     Raises:
-        ApiError: the key is stored with another digest, so it was used with another request (409).
+        ApiError: the key was already used with another request, which has another digest (409).
     """
     if existing.fingerprint != fingerprint:
         message = (

@@ -24,9 +24,7 @@ from batchwright.rules.tenants.quotas import QuotaLimits
 
 
 class StorageQuota(NamedTuple):
-    """A tenant's limit for stored bytes, and the bytes that it has stored. If `limit` is 0, there is no
-    limit.
-    """
+    """A tenant's limit of stored bytes (0 for no limit), and how many bytes the tenant has stored."""
 
     limit: int
     used: int
@@ -42,7 +40,7 @@ class QuotaChecks:
     prevents concurrent requests from exceeding the quota together. An `Admission` contains what to count and
     the limit.
 
-    All methods that use the database raise DatabaseUnavailable if it does not respond, except `release`.
+    If the database does not respond, all methods except `release` that use it raise DatabaseUnavailable.
     """
 
     def __init__(self, deps: ApiDependencies, tenant: str) -> None:
@@ -111,8 +109,8 @@ class QuotaChecks:
 
     @asynccontextmanager
     async def quota_errors(self) -> AsyncGenerator[None]:
-        """Context manager that converts an error: if the `with` block raises QuotaExhausted, it raises
-        ApiError (429) instead.
+        """Context manager that converts an error. If the `with` block raises QuotaExhausted, the context
+        manager raises ApiError (429) instead.
         """
         try:
             yield
@@ -125,8 +123,12 @@ class QuotaChecks:
     async def release(self, id: str) -> None:
         """Stop counting a batch, file or upload that was admitted (counted before its row exists).
 
-        Call this when the row is inserted, because the row counts itself. Also call it if the row will never
-        exist. If the database does not respond, do nothing: the admission then expires later.
+        Call this in two cases:
+
+        - The row was inserted. From then on, the row is counted.
+        - The row will never be inserted.
+
+        If the database does not respond, nothing happens, and the admission expires later.
         """
         with suppress(DatabaseUnavailable):
             await self._admissions.release(self._tenant, id)
@@ -140,11 +142,11 @@ class QuotaChecks:
         Args:
             id: id of the file or upload.
             size: size of the file or upload in bytes.
-            quota: result of `storage_quota`. Only its limit is used; the tenant's present usage is read
-                again.
+            quota: result of `storage_quota`, for the limit. The number of bytes that the tenant has stored
+                is read again from the database.
 
         Raises:
-            ApiError: the quota does not allow so many more bytes (429).
+            ApiError: the tenant may not store `size` more bytes (429).
         """
         admission = self.storage_admission(id, size, quota)
         if admission is None:
@@ -167,7 +169,7 @@ class QuotaChecks:
         The bytes are not added to the usage.
 
         Raises:
-            ApiError: the quota does not allow so many more bytes (429).
+            ApiError: the tenant may not store `size` more bytes (429).
         """
         if not quota.allows(size):
             raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))

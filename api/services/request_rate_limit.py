@@ -11,7 +11,10 @@ from batchwright.rules.tenants.quotas import QuotaLimits
 
 
 class RequestRateLimit:
-    """A FastAPI dependency that limits the requests of a tenant per minute. Routes for tenants declare it."""
+    """A FastAPI dependency that limits how many requests a tenant may send per minute.
+
+    The routes that tenants call declare this dependency.
+    """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps

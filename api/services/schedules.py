@@ -33,10 +33,14 @@ class Schedules:
     """The service that creates, changes and runs the schedules of all tenants. A schedule creates batches at
     fixed times.
 
-    The database row contains what the schedule creates and when. A schedule in Temporal with the same id
-    starts the runs (each creates one batch), and stores whether the schedule is paused. Methods that take an
-    id raise ApiError (404) if the tenant has no such schedule. All methods that use Temporal raise
-    TemporalUnavailable if Temporal does not respond.
+    Each schedule is stored in two places:
+
+    - A database row contains the times at which batches are created, and the template of these batches.
+    - A Temporal schedule with the same id starts the runs, each of which creates one batch. It also stores
+      whether the schedule is paused.
+
+    If the schedule does not exist, `row`, `change` and `delete` raise ApiError (404). If Temporal does not
+    respond, all methods that use Temporal raise TemporalUnavailable.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -44,12 +48,14 @@ class Schedules:
         self._table, self._temporal = deps.database.schedules, deps.temporal.schedules
 
     async def create(self, id: str, fields: ScheduleFields, tenant: str, caller: Caller) -> ScheduleObject:
-        """Create a schedule with the new id `id`, and return it. Its batches run with the API key of
-        `caller`.
+        """Create a schedule, and return the schedule. Its batches run with the API key of `caller`.
+
+        Args:
+            id: id of the new schedule.
 
         Raises:
-            ApiError: the time zone or the input file does not exist (400), the tenant may not use a location
-                (403), or it has too many schedules (429).
+            ApiError: the time zone or the input file does not exist (400), the tenant is not allowed to use
+                an input or output location (403), or the tenant has too many schedules (429).
         """
         if fields.cron is None or fields.batch is None:
             raise TypeError("a new schedule needs a cron expression and a batch")
@@ -109,11 +115,12 @@ class Schedules:
         return await asyncio.gather(*(one(row) for row in rows))
 
     async def change(self, row: ScheduleRow, fields: ScheduleFields, caller: Caller) -> ScheduleObject:
-        """Change fields of a schedule, and return it. Its later batches run with the API key of `caller`.
+        """Change fields of a schedule, and return the schedule. Its later batches run with the API key of
+        `caller`.
 
         Raises:
-            ApiError: the time zone or the input file does not exist (400), or the tenant may not use a
-                location (403).
+            ApiError: the time zone or the input file does not exist (400), or the tenant is not allowed to
+                use an input or output location (403).
         """
         new = await self._template(fields.batch, row.tenant, caller) if fields.batch is not None else None
         given = {
@@ -147,12 +154,13 @@ class Schedules:
         return await self.shown(row)
 
     async def trigger(self, row: ScheduleRow) -> ScheduleObject:
-        """Start a run of the schedule now, even if the schedule is paused. A run creates one batch. Return
-        the schedule.
+        """Start a run of the schedule now, even if the schedule is paused. Return the schedule.
+
+        A run creates one batch.
 
         Raises:
-            ApiError: the overlap policy is `skip`, and an earlier batch of the schedule has not ended (409).
-                Or the schedule is missing in Temporal (409).
+            ApiError: the schedule is missing in Temporal, or the overlap policy is `skip` and an earlier
+                batch of the schedule has not ended (409).
         """
         if row.overlap is OverlapPolicy.SKIP and (await self._status(row.id)).is_running:
             raise conflict(

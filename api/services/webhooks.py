@@ -111,15 +111,15 @@ class Webhooks:
         return None if row is None else self._of_batch(row)
 
     async def check_url(self, url: str, param: str, tenant: str) -> None:
-        """Check that webhooks may be sent to this URL, and to the addresses to which its host name resolves
-        now.
+        """Check that this URL is allowed for webhooks. The IP addresses to which the host name resolves now
+        must be allowed, too.
 
         Args:
             param: name of the URL's field, for error messages.
 
         Raises:
-            ApiError: webhooks may not be sent there (400); the message contains the reason. Or the tenant has
-                sent too many URLs that are not allowed (429).
+            ApiError: the URL is not allowed (400, with the reason), or the tenant has sent too many URLs that
+                are not allowed (429).
         """
         try:
             await self._deps.webhook_urls.check(url, tenant)
@@ -167,9 +167,12 @@ class Webhooks:
 
     async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
         """Send a test event to the endpoint. Return the delivery: a record of the event and the attempts to
-        send it. The batch in the event does not exist.
+        send it.
 
-        If `event` is None, the event has the first of the endpoint's event types.
+        The event is about a batch that does not exist.
+
+        Args:
+            event: type of the event; None for the first of the endpoint's event types.
 
         Raises:
             ApiError: the endpoint is disabled (409), or the tenant has requested too many tests and replays
@@ -211,10 +214,10 @@ class Webhooks:
         Only these deliveries can be replayed (sent again):
 
         - A delivery that has ended.
-        - A pending delivery whose workflow was started more than 73 h ago. That workflow is lost, for example
-          because an operator has terminated it.
+        - A pending delivery whose workflow was started more than 73 h ago. Such a workflow no longer runs.
+          For example, an operator has terminated it.
 
-        Any other pending delivery is attempted again anyway.
+        Any other pending delivery needs no replay, because its own workflow sends the event again.
 
         Raises:
             ApiError: the endpoint has no such delivery (404), the delivery cannot be replayed or the endpoint

@@ -53,8 +53,8 @@ class ApiClient:
             app: the routes of the API, including the middleware that authenticates callers.
             visit: ASGI scope of the browser's request. Its headers, such as those of a gateway, are passed to
                 the API.
-            session: function that returns the API key of the visitor's session; None if there are no
-                sessions.
+            session: function that returns the API key with which the visitor has signed in. Pass None if the
+                visitor has not signed in.
         """
         self._app, self._visit, self._session = app, visit, session
 

@@ -121,8 +121,12 @@ def _filters(visit: Visit) -> dict[str, str]:
 
 
 def _midnight(name: str, date: str, *, days: int = 0) -> str:
-    """Return the Unix time at which the day `date` begins, plus `days` days, as text; empty if `date` is
-    empty.
+    """Return the Unix time at which a day begins in UTC, as text. If `date` is empty, return an empty text.
+
+    Args:
+        name: name of the query parameter, for the error.
+        date: the day, such as 2026-11-27.
+        days: number of days to add to `date`.
 
     Raises:
         ApiError: `date` is not a date such as 2026-11-27.

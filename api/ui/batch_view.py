@@ -51,8 +51,8 @@ class WindowBar(NamedTuple):
 
     Attributes:
         elapsed: part of the window that has passed.
-        p50, p90: forecast: the batch ends within this part of the window with a probability of 50 % or 90 %.
-            If the value is over 100, the batch ends after the window. None if there is no forecast.
+        p50, p90: part of the window within which the batch will end with a probability of 50 % or 90 %. A
+            value over 100 is a time after the end of the window. None if there is no forecast.
     """
 
     elapsed: float
@@ -81,7 +81,11 @@ class ThroughputChart(NamedTuple):
 def is_live(batch: BatchObject) -> bool:
     """Return True if the page of a batch can still change.
 
-    This is so until the batch has ended, its files are written, and their copies are at its output location.
+    The page no longer changes when all of these are true:
+
+    - The batch has ended.
+    - The files of the batch are written.
+    - Copying the files to the batch's output location, if it has one, has ended.
     """
     copy, has_files = batch.x_batchwright.output_location, batch.output_file_id or batch.error_file_id
     is_copied = not has_files or copy is None or copy.state != "pending"
@@ -118,9 +122,7 @@ def window_bar(batch: BatchObject, now: float) -> WindowBar:
 
 
 def remedy(why: WaitingObject) -> str:
-    """Return a sentence that says what a person can do so that the batch no longer waits for the reason
-    `why`.
-    """
+    """Return a text that tells the user what to do if a batch waits for the reason `why`."""
     exact = _EXACT_REMEDIES.get(why.reason)
     return exact or next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)
 

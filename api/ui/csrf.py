@@ -1,4 +1,6 @@
-"""Protects the pages' forms against other sites (CSRF): checks the form's token, and which site sent it."""
+"""Protects the pages against forms from other sites (CSRF). Checks a form's token, and the site that sent the
+form.
+"""
 
 import hmac
 
@@ -36,9 +38,10 @@ def check_token(sent: str, token: str) -> None:
 
 
 def check_site(request: Request) -> None:
-    """Check that no other site has sent a form, as far as the browser reports the site (`Sec-Fetch-Site`).
+    """Check that a form was not sent by another site. If the browser does not report the site (in the header
+    `Sec-Fetch-Site`), accept the form.
 
-    Such a form could sign the visitor in with another person's key.
+    A form from another site could sign the visitor in with another person's key.
 
     Raises:
         ApiError: another site sent the form (403).

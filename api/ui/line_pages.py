@@ -41,8 +41,7 @@ class _ShownResult(NamedTuple):
 async def lines(visit: Visit) -> Response:
     """Show lines of a batch with their results, or only the line with a certain `custom_id`.
 
-    The query parameter `at` is a position in the input file, in bytes. The search for the requests of this
-    page begins there.
+    The search for the requests of these lines begins at the byte `at` (a query parameter) of the input file.
     """
     api, path = visit.api, f"/v1/batches/{visit.path('id')}"
     batch = await api.get(path, BatchObject)
@@ -69,7 +68,7 @@ LINE_PAGES: Mapping[str, Page] = {"GET /batches/{id}/lines": lines}
 
 
 async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[_ShownResult], bool]:
-    """Return the results for one page, and True if further results follow."""
+    """Return the results for one page. The second item is True if there are results for a further page."""
     found, size, splitter = list[_ShownResult](), 0, LineSplitter(_MAX_LINE_BYTES)
     async with api.open(path, query) as response:
         async for piece in response.pieces:
@@ -85,16 +84,16 @@ async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[_Shown
 async def _requests(
     api: ApiClient, file_id: str, custom_ids: Collection[str], start: int
 ) -> tuple[dict[str, str], int]:
-    """Find the requests that belong to one page of results. Return their bodies as text, by custom id, and
-    the position at which the search has ended.
+    """Find the requests that belong to one page of results. Return a dictionary, and the position in the file
+    at which the search has ended. The keys of the dictionary are custom ids. The values are request bodies.
 
-    Results are in the order of the input. So the search for the next page can begin at the returned position.
-    A search ends when all requests are found, or after `_MAX_SEARCHED_BYTES`. All positions are in bytes.
+    A search ends when all requests are found, or after `_MAX_SEARCHED_BYTES`. Results are in the order of the
+    input. Therefore the search for the next page can begin at the returned position.
 
     Args:
         file_id: id of the input file.
         custom_ids: custom ids of the requests to find.
-        start: position in the file at which the search begins.
+        start: position in the file at which the search begins, in bytes.
     """
     found, at, splitter = dict[str, str](), start, LineSplitter(_MAX_LINE_BYTES)
     # The forms that a custom id usually has in JSON, to skip other lines without parsing them.

@@ -56,14 +56,16 @@ class LiveFragments:
     async def stream(self, visit: Visit, read: Read, *, seconds: float | None = None) -> Response:
         """Return the response that streams a part of a page to one tab.
 
+        If the response is an error, the browser connects again, with growing pauses.
+
         Args:
-            read: function that renders the part with the rights of the visitor. It must return the same for
-                all tabs with the same URL.
+            read: function that renders the part with the rights of the visitor. For the same URL, the
+                function must render the same part.
             seconds: time between two renderings; None for POLL_SECONDS.
 
         Raises:
             ApiError: the API rejects the first request, or this process or the visitor has too many streams
-                (429). After an error, the browser connects again, with growing pauses.
+                (429).
         """
         seconds = POLL_SECONDS if seconds is None else seconds
         # A new tab gets a new reading: a shared one may be older than the page that it shows.
@@ -84,14 +86,14 @@ class LiveFragments:
         """Return a part of a page. If the part was rendered at most `seconds` ago, return that rendering.
         Otherwise render the part again.
 
-        Callers with the same rights, the same cookie and the same name share one rendering. The cookie
-        matters because forms contain a token that is derived from it.
+        Calls with the same rights, the same cookie and the same `name` share one rendering. The cookie must
+        be the same because forms contain a token that is derived from the cookie.
 
         Args:
             visit: the browser's request.
             name: name of the part.
             read: function that renders the part.
-            seconds: time for which a new rendering is returned to all these callers.
+            seconds: time for which a new rendering is also returned to later calls.
             is_new: True to render the part again, unless a rendering of it is running now.
 
         Raises:

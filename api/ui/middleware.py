@@ -99,8 +99,8 @@ class UiMiddleware:
     async def _show_docs(self, request: Request) -> Response:
         """Return the page `/docs`.
 
-        The page is the same for all visitors, because browsers do not send the cookie of the pages at `/ui`
-        to `/docs`.
+        All visitors get the same page. Browsers send the session cookie only to the pages at `/ui`, so the
+        visitor of `/docs` is not known.
         """
         if self._docs is None:
             scopes = list(ApiScope) if self._deps.settings.auth == "none" else [ApiScope.READ]
@@ -142,7 +142,7 @@ class UiMiddleware:
         return endpoint
 
     def _anonymous(self, request: Request) -> Visit:
-        """Return the `Visit` object for a browser's request. It does not say yet who the visitor is."""
+        """Return the `Visit` object for a browser's request, without the visitor's tenant, scopes and key."""
         api = ApiClient(self._app, request.scope, None)
         return Visit(request, api, self._renderer, token=request.cookies.get(COOKIE) or new_token())
 

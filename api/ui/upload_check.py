@@ -36,8 +36,8 @@ def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
 
 
 class UploadCheck:
-    """A check of the lines of one upload while they arrive, with the rules that ingestion (the step of a
-    batch that reads the input) later applies.
+    """A check of the lines of one upload while the lines arrive. The rules are those of ingestion, the step
+    of a batch that reads the input later.
 
     At most a million lines are checked. Memory holds only the current line, a hash of each `custom_id` and
     the first 1,000 problems.

@@ -1,6 +1,6 @@
 """Stores the parts of an upload as objects, and copies them into one file when the upload is completed.
 
-If the input of a batch is compressed, it is decompressed while it is copied.
+If the input of a batch is compressed, the new file contains the decompressed input.
 """
 
 import asyncio
@@ -44,8 +44,10 @@ async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDep
     and return the upload's current row.
 
     Raises:
-        ApiError: the parts do not match the request or the announced size. Or the file is compressed, and
-            damaged or too large when decompressed. The upload stays unchanged.
+        ApiError: a listed part does not exist, the parts do not have the announced size or the MD5 digest in
+            the request, a compressed file is damaged or is too large after decompression, the storage quota
+            is exhausted, or a batch input is empty or does not begin with a line of JSON. The upload stays
+            unchanged.
         ObjectMissing: the object of a part no longer exists.
     """
     parts = await _requested_parts(upload, completion, deps)
@@ -130,7 +132,7 @@ class _AssembledFile:
     def extra_bytes(self) -> int:
         """Number of bytes by which the stored file is larger than the uploaded parts.
 
-        The parts already count towards the storage quota, so only these bytes are added.
+        The uploaded parts already count towards the storage quota, but these additional bytes do not.
         """
         return max(self._bytes - self._upload.bytes, 0)
 
@@ -158,11 +160,13 @@ class _AssembledFile:
         """Write the last bytes, and check the complete file.
 
         Args:
-            expected: MD5 digest of the parts, in hexadecimal; None to not check it.
+            expected: MD5 digest that all parts together must have, in hexadecimal; None if the digest is not
+                checked.
 
         Raises:
-            ApiError: the end of the compressed file is missing, the file is empty, or the digest of its parts
-                is not `expected`.
+            ApiError: the end of a compressed file is missing, the file is too large, the quota is exhausted,
+                a batch input is empty or does not begin with a line of JSON, or the digest of the parts is
+                not `expected`.
         """
         await store_pieces(self._content.finish(), self._count, writer)
         if self._first is not None:
@@ -185,14 +189,15 @@ class _AssembledFile:
 async def store_part(
     upload: UploadRow, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> PartRow:
-    """Store one part of an upload: the file `data` in the form. Insert the part's row, and return the row.
+    """Store one part of an upload: the file in the form field `data`. Insert the part's row, and return the
+    row.
 
-    After an error, the new object is deleted immediately. There is one exception: if the row may exist,
-    because the database's response was lost, the object is deleted later together with the upload.
+    If the row cannot be inserted, the new object is deleted immediately. If the database's response was lost,
+    the row may exist. The object is then deleted later, together with the upload.
 
     Raises:
-        ApiError: the request is not valid. Or the parts would have more bytes than were announced, and the
-            tenant's storage quota does not allow so many (429).
+        ApiError: the request is not valid, or the storage quota does not allow the bytes by which all parts
+            together exceed the announced size (429).
         UnknownUpload: the upload no longer exists.
         UploadClosed: the upload was completed or cancelled, or has expired.
         UploadFull: the upload would have too many parts or bytes.
@@ -222,9 +227,8 @@ async def store_part(
 async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> None:
     """Insert the row of a part. Raise the same errors as `store_part`.
 
-    The announced size of an upload counts towards the storage quota from its creation. A client may send more
-    bytes than it announced, for example if it repeats a part. The quota must then allow these additional
-    bytes.
+    The announced size of an upload already counts towards the storage quota. If a client sends more bytes
+    than it has announced (for example the same part twice), the additional bytes count, too.
     """
     checks = QuotaChecks(deps, upload.tenant)
     limit = (await checks.limits()).stored_bytes
@@ -239,7 +243,10 @@ async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> 
 
 
 class _PartData:
-    """A receiver that checks the form of a part, and writes its only file, `data`, to storage."""
+    """A receiver of the multipart form that contains one part of an upload.
+
+    The form must have exactly one field, the file `data`. The receiver writes this file to storage.
+    """
 
     def __init__(self) -> None:
         self._bytes: int | None = None

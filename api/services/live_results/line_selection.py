@@ -1,5 +1,5 @@
-"""Selects lines with results: from a list of lines, and from the output or error file of a batch that has
-ended.
+"""Selects the result lines that a client has requested: from a list of lines (`joined`), or from the output
+or error file of an ended batch (`selected_lines`).
 """
 
 import asyncio
@@ -16,14 +16,15 @@ _MAX_LINE_BYTES = 2**31
 
 
 class NotInFile(Exception):
-    """The error if the line after which the client wants to continue is not in the file."""
+    """The error if the client wants to continue after a line that is not in the file."""
 
 
 class SentLines:
     """The lines whose results were sent to a client before the batch ended.
 
     Raises:
-        StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
+        StorageFull, StorageUnavailable: there are too many lines for memory, and the local disk is full or
+            cannot be used.
     """
 
     def __init__(self, space: ColumnSpace, index: LiveIndex) -> None:
@@ -47,13 +48,13 @@ class SentLines:
 
 
 class LineFilter(NamedTuple):
-    """The conditions for the lines that are selected from a file. A line must meet all conditions. A field
-    that is None is no condition.
+    """The conditions for the lines that are selected from a file. A line must meet all conditions. If a field
+    is None, its condition does not apply.
 
     Attributes:
         after: select only lines that follow the line with this id.
         custom_id: select only lines with this custom id.
-        sent: lines that were already sent to the client. They are not selected.
+        sent: do not select these lines, because they were already sent to the client.
     """
 
     after: str | None
@@ -107,14 +108,14 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
     If `custom_id` is not None, skip lines with another custom id.
     """
     if custom_id is not None:
-        wanted = _beginning(custom_id)
+        wanted = _bytes_after_id(custom_id)
         lines = [line for line in lines if line.startswith(wanted, HEAD_BYTES)]
     return b"".join([part for line in lines for part in (line, b"\n")])
 
 
-def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the line's id in each result line with this custom id.
+def _bytes_after_id(custom_id: str) -> bytes:
+    """Return the bytes between the line's id and the response in a result line with this custom id.
 
-    The caller compares result lines with these bytes, which is faster than parsing the lines.
+    To find lines with a custom id, the caller compares these bytes. This is faster than parsing the lines.
     """
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()

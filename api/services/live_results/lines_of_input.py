@@ -1,9 +1,9 @@
 """Collects the lines of a running batch in input order, including duplicates, with their positions in the
 input.
 
-A line takes 12 bytes. A duplicate takes 20 bytes more, and the size of its record in the list of duplicates.
-These data are stored in columns (arrays of numbers). If the batch is large, the columns are on the local
-disk.
+A line takes 12 bytes. For a duplicate (a line that repeats an earlier line), add 20 bytes and the size of its
+record in the list of duplicates. The data are stored in columns (arrays of numbers). If the batch is large,
+the columns are on the local disk.
 """
 
 import struct
@@ -30,14 +30,15 @@ class BatchLines(NamedTuple):
     """All lines of a batch, as columns (arrays of numbers). Lines are numbered from 0 in the order of the
     input.
 
-    A duplicate is a line that repeats an earlier line, its original, and gets the same result. Ingestion (the
-    step that reads the input) has stored a record of each duplicate.
+    A duplicate is a line that repeats an earlier line. The earlier line is the duplicate's original. Both
+    lines get the same result. Ingestion (the step that reads the input) has stored a record of each
+    duplicate.
 
     Attributes:
         columns: owner of the memory, or of the file on disk, that contains the columns below.
         offsets: for each line, the byte at which it begins in the input file.
-        distances: for each line, its number minus the number of its original; 0 if the line is not a
-            duplicate.
+        distances: for each duplicate, its line number minus the line number of its original; for each
+            other line, 0.
         originals, duplicates: pairs of line numbers, sorted. Line `duplicates[n]` repeats line
             `originals[n]`.
         entries, lengths: for the pair number `n`, the duplicate's record begins at byte `entries[n]` of
@@ -55,9 +56,9 @@ class BatchLines(NamedTuple):
     texts: memoryview
 
     def original(self, line: int) -> int:
-        """Return the number of the line whose result this line gets.
+        """Return the number of the line whose result is used for `line`.
 
-        For a duplicate, this is the earlier line that it repeats. For all other lines, it is the line itself.
+        If `line` is a duplicate, return the number of its original. Otherwise return `line`.
         """
         return line - self.distances[line]
 
@@ -101,11 +102,12 @@ class BatchLines(NamedTuple):
 
 
 class LineCollector:
-    """A collector of the lines of a batch from several lists, in any order. The method `lines` then returns
-    all lines in input order.
+    """A collector of the lines of a batch. Add lines in any order. Then call `lines`, which returns all lines
+    in input order.
 
     Raises, from all methods:
-        StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
+        StorageFull, StorageUnavailable: there are too many lines for memory, and the local disk is full or
+            cannot be used.
     """
 
     def __init__(self, space: SpillSpace) -> None:

@@ -14,11 +14,13 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """The numbers of the lines whose results are read from storage together. `lines` is empty if the search
-    has found no results of the requested kind (successes or failures).
+    """A group of lines whose results are read from storage together.
 
-    `end` is the position at which the next search for lines must start: a line number for
-    `next_in_input_order`, or a result number for `next_settled`.
+    Attributes:
+        lines: numbers of the lines. The list is empty if the search has found only results of the other kind:
+            failures if successes are requested, or successes if failures are requested.
+        end: position at which the next search must start. It is a line number for `next_in_input_order`, and
+            a result number for `next_settled`.
     """
 
     lines: list[int]
@@ -51,9 +53,13 @@ def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
     in the order in which the index found them in storage.
 
     The returned window contains only successful lines, or only failed lines if `success` is False. It is
-    limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if result number `start`
-    does not exist yet. Also return None if its segment was merged into another segment that the index has not
-    read yet.
+    limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes.
+
+    Return None in two cases:
+
+    - Result number `start` does not exist yet.
+    - The segment (stored object) with this result was merged into another segment. The index has not read the
+      other segment yet.
     """
     lines, size, end = list[int](), 0, start
     for settled in index.settlements(start, start + _LOOKED_AT_ONCE):

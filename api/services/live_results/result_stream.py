@@ -1,6 +1,7 @@
 """Sends the results of a batch while it runs, in input order or as lines settle (get a final result).
 
-In input order, the results of a running batch are the beginning of the later output or error file.
+If a client reads in input order, the lines that it receives are the first lines of the later output or error
+file.
 """
 
 import asyncio
@@ -50,13 +51,13 @@ class ResultQuery(NamedTuple):
 
     Attributes:
         success: True for the lines of the output file, False for the lines of the error file.
-        after: `batch_req_...` id of the line after which to continue; None for the beginning. It requires
-            `in_input_order`.
+        after: id (`batch_req_...`) of the line after which the results begin; None for all results. If this
+            is not None, `in_input_order` must be True.
         custom_id: select only lines with this custom id; None selects all lines.
         follow: True to wait for more lines. The wait ends when the batch has ended, when the API process
             stops, or after LIFETIME_SECONDS.
-        in_input_order: True for the order of the input. A line without a result then holds back all lines
-            after it. False for the order in which this process finds the results.
+        in_input_order: True for the order of the input: if a line has no result yet, the lines after it are
+            not sent yet. False for the order in which this process finds the results.
     """
 
     success: bool = True
@@ -69,9 +70,9 @@ class ResultQuery(NamedTuple):
 class LiveResults:
     """A reader of the results of running batches (from segments) and of ended batches (from files).
 
-    A segment is an object with results that a worker writes while the batch runs. All readers of a batch
-    share one index, which shows where each result is stored. So the segments of a batch are listed at most
-    once a second.
+    A segment is an object with results that a worker writes while the batch runs. An index shows where each
+    result is stored. All readers of a batch share one index, so that this process lists the segments of a
+    batch at most once a second.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -126,8 +127,9 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch's results, which shows where each result is stored. Return None
-        if the batch's input is not validated yet or is invalid: there is no index then.
+        """Return the index of a running batch. The index shows where each result is stored.
+
+        Return None if the batch's input is not validated yet, or is not valid.
 
         Raises:
             ObjectMissing: the batch has ended meanwhile.
@@ -154,11 +156,10 @@ class LiveResults:
         return await open_index(self._deps.storage, row.order, ingested, self.space, seconds)
 
     def _make_room(self, size: int) -> None:
-        """Drop indexes (lists of where results are stored) from the local disk until a new index of `size`
-        bytes fits into the limit.
+        """Drop indexes (lists of where results are stored) from the local disk until all index files,
+        including a new index of `size` bytes, have at most `_MAX_FILE_BYTES` together.
 
-        An index that a reader is using stays. Of the others, the index that was not used for the longest time
-        is dropped first.
+        Indexes that readers are using are not dropped. The least recently used index is dropped first.
         """
         for batch_id in [id for id, index in self._recent.items() if index.is_on_disk]:
             if self.space.file_bytes_with(size) <= _MAX_FILE_BYTES:
@@ -206,9 +207,9 @@ class _Reader:
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines. Many lines are joined into each yielded value.
 
-        The query can name a line after which the results begin (`query.after`). This line is looked up before
-        the first value is yielded, so the caller can still send an error response. The first value may be
-        empty.
+        The first value may be empty. If the query has the id of a line after which the results begin
+        (`query.after`), the line is looked up before the first value is yielded. Therefore the caller can
+        still send an error response.
 
         Raises:
             ApiError: `query.after` is not one of the selected lines, or the file of the ended batch was
@@ -259,8 +260,8 @@ class _Reader:
     async def _settled(self) -> AsyncGenerator[bytes]:
         """Yield the selected lines that have a result now and were not yielded before.
 
-        The first yielded value is always empty. It shows that the line `after` of the query was found, or
-        that the query has no `after`.
+        The first yielded value is always empty. If the query has an `after`, this value shows that the line
+        was found.
 
         Raises:
             ApiError: `after` is not one of the selected lines.
@@ -299,8 +300,8 @@ class _Reader:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
         In input order, reading continues after the last line that was yielded. If the file does not contain
-        that line, nothing is yielded. For example, a failure was yielded, but was then replaced by a success,
-        so the line is in the output file instead of the error file.
+        that line, nothing is yielded. An example: the line's failure was yielded. Then a success replaced the
+        failure. So the line is in the output file, not in the error file.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.
@@ -370,7 +371,7 @@ def _start_after(index: LiveIndex, id: str, success: bool) -> int:
         success: True if successes are requested, False if failures are requested.
 
     Raises:
-        ApiError: the line `id` does not exist, has no result yet, or its result is not of the requested kind.
+        ApiError: the line `id` does not exist or has no result of the requested kind.
     """
     found = index.find(id)
     if found is None or not index.is_settled(found) or index.is_success(found) != success:

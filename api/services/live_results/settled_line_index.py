@@ -3,9 +3,8 @@
 A line is settled if it has a final result. Results are stored in segments: objects with many results each.
 The end of a segment lists its results, so the index reads only this end.
 
-Lines are identified by their number, counted from 0 in input order. A line takes 38 bytes. The indexes are in
-memory. If the batches that are read have more than 1.7 million lines together, further indexes are on the
-local disk.
+Lines are identified by their number, counted from 0 in input order. A line takes 38 bytes. Indexes with up to
+1.7 million lines together are in memory. Further indexes are on the local disk, except small ones.
 """
 
 import asyncio
@@ -51,8 +50,8 @@ class _Place(NamedTuple):
 class _Span(NamedTuple):
     """A range of bytes in a segment (an object with results): from `start` up to, but not including, `end`.
 
-    `places` has the positions of the results to read from this range. They are copies, so a refresh of the
-    index during the read does not change them.
+    `places` has the positions of the results to read from this range. A refresh of the index during the read
+    does not change these positions, because they are copies.
     """
 
     segment: int
@@ -129,12 +128,14 @@ class LiveIndex:
         return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
 
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
-        """Yield settled lines in the order in which this index found their results, each with its success or
-        failure.
+        """Yield settled lines in the order in which this index found their results.
 
-        `start` (included) and `end` (not included) are positions in this order, counted from 0. Positions
-        never change, but indexes in other processes may have another order. If a success was found after a
-        failure of the same line, the line is yielded for both.
+        If this index found first a failure and then a success of a line, the line is yielded for each of the
+        two. Indexes in other processes can have another order.
+
+        Args:
+            start: position of the first line in this order, from 0. Positions never change.
+            end: position after the last line.
         """
         found = self._settlements[start : min(end, self._settled)]
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in found)
@@ -146,8 +147,8 @@ class LiveIndex:
     def count_use(self, lines: int) -> None:
         """Count lines whose results were looked up. After every `_LINES_PER_RELEASE` lines, release memory.
 
-        If the index is on disk, the parts of it that were read stay in memory. Without the release, they
-        would add up to the whole index.
+        If the index is on disk, each part that is read stays in memory until the release. Without releases,
+        the whole index would finally be in memory.
         """
         self._used += lines
         if self._used >= _LINES_PER_RELEASE:
@@ -170,15 +171,13 @@ class LiveIndex:
             self._refreshed_at = time.monotonic()
 
     async def read(self, lines: Sequence[int]) -> list[bytes]:
-        """Read the results of these lines from storage. Return each as a line of a result file, without its
-        newline.
+        """Read the results of these lines from storage. Return them as lines of a result file.
 
-        All lines must have a result.
+        All lines must have a result. The returned lines do not contain the newline.
 
         Raises:
             ObjectMissing: a segment was deleted, or merged into another segment, since the last refresh. Call
-                `refresh` and try again. That call lists the segments even if `refresh_seconds` have not
-                passed.
+                `refresh`, and try again. In this case, `refresh` ignores `refresh_seconds`.
             SegmentDamaged: a result is damaged.
         """
         original = self._lines.original
@@ -262,7 +261,7 @@ class LiveIndex:
             self._keys.append(key)
         for kind, success, offset, length, position in entries:
             line = self._lines.number(offset) if kind is RecordKind.SETTLED else None
-            if line is not None and self._counts(line, success, key):
+            if line is not None and self._must_store(line, success, key):
                 self._segment[line], self._position[line] = number, position
                 self._length[line], self._success[line] = length, success
                 self._record_settlement(line, success)
@@ -276,12 +275,14 @@ class LiveIndex:
                 self._settlements[self._settled] = each << 1 | success
                 self._settled += 1
 
-    def _counts(self, line: int, success: bool, key: str) -> bool:
+    def _must_store(self, line: int, success: bool, key: str) -> bool:
         """Return True if the index must store this result.
 
-        It must store the first result of a line. It must also store a result that replaces the known result
-        of the line. The rule is the same as for the batch's files: a success replaces a failure. Of two
-        successes or two failures, the result in the segment with the smaller key counts.
+        The rules are the same as for the batch's files:
+
+        - If the index has no result of the line, store this result.
+        - If one of the two results is a success, and the other is a failure, keep the success.
+        - Otherwise keep the result in the segment with the smaller key.
 
         Args:
             success: True if the result is a success, False if it is a failure.
@@ -306,18 +307,18 @@ async def open_index(
     space: ColumnSpace,
     refresh_seconds: float,
 ) -> LiveIndex:
-    """Create the index of a running batch. At first, it has only the results that ingestion (the step that
-    reads the input) has stored: errors of rejected lines, and results of the batch that this one resumes.
+    """Create the index of a running batch. The new index has only results that ingestion (the step that reads
+    the input) has stored: errors of rejected lines, and results of an earlier batch that this batch resumes.
 
     Args:
-        ingested: result of ingestion. It says where the plans (lists of lines) are stored.
+        ingested: result of ingestion, with the location of the plans (lists of lines).
         space: creates the columns (arrays in memory or in a file) of the index.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
         ObjectMissing: the plans no longer exist, because the batch has ended.
         PlanDamaged, SegmentDamaged: a stored object is damaged.
-        StorageFull, StorageUnavailable: the index needs the local disk, and it is full or cannot be used.
+        StorageFull, StorageUnavailable: memory is too small, and the local disk is full or cannot be used.
     """
     segments = [info async for info in _ingested_segments(storage, ingested)]
     with closing(space.new_spill_space()) as spilled:
@@ -348,8 +349,8 @@ def _result_columns(space: ColumnSpace, lines: int) -> Columns:
 
 
 async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield a plan (a stored list of lines, with one entry for each line) in parts that end at the end of an
-    entry. The parts in `pieces` may end within an entry.
+    """Yield a plan (a stored list of lines, with one entry for each line) in parts. Each part contains only
+    complete entries, unless the plan ends within an entry. The parts in `pieces` can end within an entry.
     """
     rest = b""
     async for piece in pieces:
@@ -362,7 +363,7 @@ async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Yield the complete lines of a file, without newlines, as lists. `pieces` may end within a line."""
+    """Yield lists of complete lines of a file, without newlines. A piece can end within a line."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
