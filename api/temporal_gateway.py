@@ -7,7 +7,8 @@ All calls except `state` raise TemporalUnavailable if the server does not respon
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -99,6 +100,9 @@ class TemporalGateway(Protocol):
         """Return the result of ingestion, the step that reads and checks the batch's input.
 
         Return None if this step has not completed, or if the batch has no workflow.
+
+        Raises:
+            TemporalUnavailable: Temporal does not respond, or the result cannot be decrypted.
         """
         ...
 
@@ -169,9 +173,6 @@ class TemporalClientGateway(TemporalGateway):
         try:
             async with self._translated(batch_id):
                 return await handle.query("state", result_type=BatchState, rpc_timeout=_STATE_TIMEOUT)
-        except PayloadDecryptionError as error:
-            logger.error("a batch's state cannot be read", extra={"batch_id": batch_id, "error": str(error)})
-            return None
         except (RunMissing, TemporalUnavailable, WorkflowQueryFailedError, WorkflowQueryRejectedError):
             return None
 
@@ -187,9 +188,6 @@ class TemporalClientGateway(TemporalGateway):
                     decode = self._client.data_converter.decode
                     [order] = await decode(started.input.payloads, [BatchOrder])
                     return order
-        except PayloadDecryptionError as error:
-            logger.error("a batch's order cannot be read", extra={"batch_id": batch_id, "error": str(error)})
-            raise TemporalUnavailable("The order of the batch cannot be decrypted.") from error
         except RunMissing:
             return None
         return None
@@ -257,8 +255,15 @@ class TemporalClientGateway(TemporalGateway):
             await handle.signal(signal, args=args, rpc_timeout=_RPC_TIMEOUT)
         logger.info("batch signalled", extra={"signal": signal, "batch_id": batch_id})
 
-    def _translated(self, batch_id: str) -> AbstractAsyncContextManager[None]:
-        return translated_errors(self._settings, RunMissing(batch_id))
+    @asynccontextmanager
+    async def _translated(self, batch_id: str) -> AsyncGenerator[None]:
+        try:
+            async with translated_errors(self._settings, RunMissing(batch_id)):
+                yield
+        except PayloadDecryptionError as error:
+            fields = {"batch_id": batch_id, "error": str(error)}
+            logger.error("data of a batch in Temporal cannot be decrypted", extra=fields)
+            raise TemporalUnavailable("The data of the batch in Temporal cannot be decrypted.") from error
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:
