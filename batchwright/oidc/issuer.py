@@ -119,7 +119,7 @@ def _check_discovery(issuer: str, discovery: _Discovery) -> None:
 def _usable_keys(document: _KeySet, url: str) -> tuple[IssuerKey, ...]:
     """Return those keys in `document` that can verify the signatures of tokens.
 
-    Keys for encryption, symmetric keys, short keys, and keys that this version cannot read are left out.
+    Leave out keys for encryption, symmetric keys, short keys, invalid keys and keys of unknown types.
 
     Raises:
         IssuerUnavailable: no key is usable.

@@ -20,17 +20,18 @@ MIN_REFRESH_SECONDS = 10.0  # tokens with unknown keys cause at most one fetch i
 
 
 class IssuerKeys:
-    """Public keys of one issuer of tokens, fetched when they are needed.
+    """A cache of the public keys with which one issuer signs tokens.
 
-    They are fetched in three cases:
+    The keys are fetched in three cases:
 
     - The first token arrives.
-    - The known keys are older than `REFRESH_SECONDS`. They are then fetched in the background.
-    - A token names an unknown key.
+    - The cached keys are older than `REFRESH_SECONDS`. In this case, they are fetched in the background.
+    - A token names a key that is not in the cache.
 
-    Callers that need the keys at the same time share one request. Between the starts of two requests, at
-    least `MIN_REFRESH_SECONDS` pass. So forged tokens neither overload the issuer nor delay other callers. If
-    a request fails, the known keys are used until they are older than `KEYS_SECONDS`.
+    Callers that need the keys at the same time share one request to the issuer. The next request starts at
+    least `MIN_REFRESH_SECONDS` after the start of the previous one. So forged tokens neither overload the
+    issuer nor delay other callers. If a request fails, the cached keys are used until they are older than
+    `KEYS_SECONDS`.
     """
 
     def __init__(
@@ -52,11 +53,10 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def current(self) -> tuple[IssuerKey, ...]:
-        """Return the known keys; an empty tuple if no keys are known, or if they are too old to be used.
+        """Return the known keys; an empty tuple if there are none, or if they are older than `KEYS_SECONDS`.
 
-        Keys are too old after `KEYS_SECONDS`. If they are older than `REFRESH_SECONDS`, this method also
-        starts to fetch them in the background. While the known keys stay the same, every call returns the
-        same object.
+        If the keys are older than `REFRESH_SECONDS`, also start to fetch new keys in the background. While
+        the known keys stay the same, every call returns the same object.
         """
         age = self._monotonic() - self._fetched_at
         if age >= REFRESH_SECONDS:
@@ -67,8 +67,8 @@ class IssuerKeys:
         """Return the key that a token names, or None if the issuer has no such key. Fetch the keys if needed.
 
         Args:
-            kid: id of the key in the token's header; None if the header has no id. Without an id, a key is
-                returned only if it is the issuer's only key for the algorithm.
+            kid: id of the key in the token's header; None if the header has no id. If `kid` is None, a key is
+                returned only if it is the only one that fits the algorithm.
             algorithm: name of the token's algorithm.
 
         Raises:

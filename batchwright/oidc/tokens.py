@@ -80,9 +80,9 @@ class _Header(BaseModel):
 
 
 class _Registry(JWSRegistry):
-    """Rules for token headers. Unknown parameters are ignored, as RFC 7515 requires.
+    """Rules of joserfc for token headers. Unknown parameters are ignored, as RFC 7515 requires.
 
-    `_parse` has already checked the algorithm.
+    `get_alg` accepts every algorithm, because `_parse` rejects the forbidden ones.
     """
 
     max_header_length = MAX_TOKEN_CHARACTERS
@@ -95,9 +95,9 @@ _REGISTRY = _Registry(strict_check_header=False)
 
 
 class TokenVerifier:
-    """A verifier for tokens of the issuer in the settings. It caches the senders of valid tokens.
+    """A verifier for tokens of the issuer in the settings. It caches the identities of valid tokens' senders.
 
-    A cached sender is used until the token expires or the issuer's keys change.
+    A cached identity is used until the token expires or the issuer's keys change.
     """
 
     def __init__(self, settings: Settings, keys: IssuerKeys, clock: Callable[[], datetime]) -> None:

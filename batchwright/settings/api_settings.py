@@ -71,10 +71,10 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return a tenant's weight in the settings; 1.0 if it has none.
+        """Return the weight of a tenant from the settings; 1.0 if the settings have none.
 
-        The weight is the tenant's share of the capacity relative to other tenants. Weights that were set at
-        run time are ignored.
+        Tenants share the capacity in proportion to their weights. Weights that were set at run time are
+        ignored here.
         """
         return self.tenant_weights.get(tenant, 1.0)
 

@@ -129,7 +129,7 @@ class BackendSettings(BaseSettings):
 
     @property
     def takes_callbacks(self) -> bool:
-        """True if the callback URL and its secret are set, so that backends can report results there."""
+        """True if backends can send results in callbacks, because the callback URL and its secret are set."""
         return bool(self.callback_url and self.callback_secret)
 
     @property

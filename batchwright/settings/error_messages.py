@@ -104,9 +104,10 @@ def _match(pattern: str) -> str:
 
 
 def _place(within: Sequence[int | str]) -> str:
-    """Return as text where in a setting an error is.
+    """Return words for the place of an error in a setting; "it" for the whole setting.
 
-    `within` is the path to this place. For example, ('a', 'in_flight') becomes "in_flight of 'a'".
+    Args:
+        within: path inside of the setting. For example, ('a', 'in_flight') becomes "in_flight of 'a'".
     """
     if not within:
         return "it"

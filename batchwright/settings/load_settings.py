@@ -59,8 +59,8 @@ SECRETS = frozenset(
 class EnvironmentSource(EnvSettingsSource):
     """A source that reads settings from environment variables.
 
-    A setting whose variable is not set keeps its default. The base class would raise an error for such a
-    setting, because it decodes the missing value as JSON.
+    A setting whose variable is not set keeps its default. Without this class, such a setting would raise an
+    error, because the base class decodes the missing value as JSON.
     """
 
     def prepare_field_value(
@@ -196,10 +196,12 @@ def require_backends(settings: Settings) -> None:
 
 
 def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> str:
-    """Return a message about the first conflict of request headers in the registry; "" if there is none.
+    """Return a message about the first request header in the registry that cannot be used; "" if all can.
 
-    Two configured headers can conflict. A configured header can also conflict with a header that Batchwright
-    sends itself, such as `dispatch_header`.
+    A header cannot be used in these cases:
+
+    - The same setting of a backend contains its name twice.
+    - Batchwright itself sends a header with this name, such as `dispatch_header`.
     """
     if config.gateway is not None:
         problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)

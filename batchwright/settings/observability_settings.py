@@ -1,7 +1,7 @@
 """Settings of metrics, logs and traces.
 
-Traces use the standard names of OpenTelemetry. The SDK itself reads timeouts, certificates, compression,
-OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+Settings of traces have the standard names of OpenTelemetry. OpenTelemetry's SDK itself reads the variables
+for timeouts, certificates and compression, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
 """
 
 from enum import StrEnum
@@ -24,9 +24,10 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """The rules that decide which traces are recorded.
 
-    A request may belong to a trace that its caller began. The rule `parentbased_X` records such a request if
-    the caller records the trace, and decides about all other requests like the rule X. A rule without
-    `parentbased` ignores the decision of the caller.
+    - If a request belongs to a trace of its caller, the rule `parentbased_X` records the request only if the
+      caller records the trace.
+    - If a request belongs to no such trace, the rule `parentbased_X` decides like the rule X.
+    - A rule without `parentbased` ignores the decision of the caller.
     """
 
     ALWAYS_ON = "always_on"

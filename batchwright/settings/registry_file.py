@@ -43,12 +43,12 @@ def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
     """Read the registry file at `path`, and check that its API keys and certificates can be read.
 
     Args:
-        secrets_dir: directory with the API keys. In the registry file, `api_key_name` is the name of a key in
-            this directory.
+        secrets_dir: directory of files with API keys. In the registry file, `api_key_name` is the name of
+            such a file.
 
     Raises:
-        SettingsError: the file, or a key or certificate in it, cannot be used. The message names the position
-            in the file and the remedy.
+        SettingsError: the registry file cannot be read or is invalid, or one of its API keys or certificates
+            cannot be read. The message names the position in the file and the remedy.
     """
     try:
         with path.open("rb") as file:
@@ -97,7 +97,7 @@ def describe_first_error(error: ValidationError) -> str:
 def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
     """Return the API key of a backend, from a file or an environment variable; "" if none is configured.
 
-    `secrets_dir` is the directory of the API keys that the registry names with `api_key_name`.
+    If the backend has an `api_key_name`, the file with this name in `secrets_dir` contains the key.
 
     Raises:
         SecretUnreadable: the key cannot be read, or it is not one line of printable ASCII.
@@ -117,7 +117,7 @@ def api_key(backend: BackendConfig, secrets_dir: Path) -> str:
 def key_file(backend: BackendConfig, secrets_dir: Path) -> Path | None:
     """Return the path of the file with the backend's API key; None if the key is not in a file.
 
-    `secrets_dir` is the directory of the API keys that the registry names with `api_key_name`.
+    If the backend has an `api_key_name`, the file has this name and is in `secrets_dir`.
     """
     if backend.api_key_name:
         return secrets_dir / backend.api_key_name
@@ -127,7 +127,7 @@ def key_file(backend: BackendConfig, secrets_dir: Path) -> Path | None:
 def check_files(backend: BackendConfig, secrets_dir: Path) -> None:
     """Raise SecretUnreadable if the backend's API key or a certificate cannot be read.
 
-    `secrets_dir` is the directory of the API keys that the registry names with `api_key_name`.
+    If the backend has an `api_key_name`, the file with this name in `secrets_dir` contains the key.
     """
     api_key(backend, secrets_dir)
     for name in ("tls_ca_cert_file", "tls_client_cert_file", "tls_client_key_file"):
@@ -213,9 +213,9 @@ def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
     Args:
-        error: an error that pydantic has found in an object of the registry. The error's path `loc` begins at
-            this object.
-        within: path of this object in the registry; empty if it is the whole registry.
+        error: an error that pydantic has found in a part of the registry. The error's path `loc` begins at
+            this part.
+        within: path from the whole registry to this part; empty if the part is the whole registry.
     """
     match error["type"]:
         case "extra_forbidden":

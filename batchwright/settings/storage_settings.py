@@ -12,10 +12,12 @@ from batchwright.settings.value_formats import check_tenant, http_urls, postgres
 
 
 class LocationAccess(BaseModel):
-    """The prefixes `s3://bucket/prefix/` that batches of one tenant may use outside of Batchwright's storage.
+    """The S3 prefixes that batches of one tenant may use, in addition to Batchwright's storage.
 
-    Input files may be read from the prefixes in `read`. Output and error files may be written under those in
-    `write`.
+    - Input files may be read from the prefixes in `read`.
+    - Output and error files may be written under the prefixes in `write`.
+
+    A prefix has the form `s3://bucket/prefix/`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -121,7 +123,7 @@ class StorageSettings(BaseSettings):
         return is_within(location, map(parse_prefix, access.read))
 
     def may_write(self, tenant: str, location: ObjectLocation) -> bool:
-        """Return True if a batch of the tenant may write its files under the prefix `location`."""
+        """Return True if a batch of the tenant may write its files under `location`, which is a prefix."""
         access = self.data_locations.get(tenant, LocationAccess())
         return is_within(location, map(parse_prefix, access.write))
 

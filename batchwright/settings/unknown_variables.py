@@ -21,9 +21,9 @@ _NO_SETTINGS = re.compile(
 def unknown_variables() -> dict[str, str]:
     """Return the environment variables that start with `BATCHWRIGHT_` but belong to no setting.
 
-    The keys are the names of the variables. Each value is the variable of the setting with the most similar
-    name; empty if no name is similar. Variables that Compose files, tests and Kubernetes set are included
-    only if a setting has a similar name.
+    The keys are the names of these variables. Each value is the most similar variable of a setting; empty if
+    no setting has a similar variable. Compose files, tests and Kubernetes set other variables that start with
+    `BATCHWRIGHT_`. Such a variable is included only if a setting has a similar variable.
     """
     known = {variable_name(name) for name in Settings.model_fields}
     endings = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]

@@ -150,7 +150,7 @@ def check_tenant(name: str) -> str:
 
 
 class InvalidObjectReference(Exception):
-    """Raised if the object that a reference `module:attribute` names cannot be loaded.
+    """Raised if a reference `module:attribute` is invalid, or if its object cannot be loaded.
 
     The message has the reference and the reason.
     """

@@ -20,9 +20,9 @@ _MIB = 1024 * 1024
 class ModelLimits(BaseModel):
     """The limits of one model. They replace the default limits.
 
-    - `requests_per_second` is the limit of all workers together.
-    - `in_flight` is the limit of each worker on its requests in flight.
-    - `inputs_per_request` is the maximum number of lines of `/v1/embeddings` that may share a request.
+    - `requests_per_second` limits the requests that all workers together send per second.
+    - `in_flight` limits the requests that each worker has in flight at the same time.
+    - `inputs_per_request` limits the lines of `/v1/embeddings` in one request.
     - `chat_executor` is a reference `module:attribute` to code that joins several chats into one request.
     """
 
@@ -123,10 +123,11 @@ class WorkerSettings(BaseSettings):
     ) -> int:
         """Return how many requests of a model one worker may have in flight at the same time, at least 1.
 
+        The result is a limit multiplied by a fraction. The fraction is above 0 and at most 1.
+
         Args:
-            registered: limit from the model registry; None to use the limit from the settings.
-            registered_fraction: fraction of the limit that may be used, from 0 to 1, from the model registry;
-                None to use the fraction from the settings.
+            registered: the limit in the model registry; None to use the limit in the settings.
+            registered_fraction: the fraction in the model registry; None to use the fraction in the settings.
         """
         in_flight, fraction = self.model_in_flight, self.capacity_fraction
         if own := self.models.get(model):
@@ -140,9 +141,9 @@ class WorkerSettings(BaseSettings):
 
     @property
     def rates(self) -> dict[str, float]:
-        """Configured rate limits by model, in requests per second.
+        """Configured rate limits in requests per second. The keys are the models that have a rate limit.
 
-        The key `ALL_MODELS` has the limit over all models together.
+        The key `ALL_MODELS` has the rate limit of all models together, if there is one.
         """
         own = {name: limits.requests_per_second or 0.0 for name, limits in self.models.items()}
         return {name: rate for name, rate in [(ALL_MODELS, self.requests_per_second), *own.items()] if rate}

@@ -1,6 +1,6 @@
 """Builds the response to GET /metrics from the metrics of Batchwright and of the Temporal SDK.
 
-The SDK serves its metrics itself, on a port of the loopback address.
+The SDK has its own HTTP server for its metrics, at a loopback address.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ _RESPONSE_HEAD = re.compile(rb"HTTP/1\.1 200 .*\r\ncontent-length: *(\d+)\r\n", 
 
 
 def free_sdk_address() -> str:
-    """Return an address `host:port` at which the Temporal SDK can serve its metrics.
+    """Return a loopback address `host:port` at which the Temporal SDK can serve its metrics.
 
-    The port is free at the time of the call.
+    The port is free now, but it is not reserved.
     """
     with socket.socket() as found:
         found.bind((LOOPBACK, 0))
@@ -32,9 +32,9 @@ def free_sdk_address() -> str:
 
 
 class SdkMetricsClient:
-    """A client that reads the Temporal SDK's metrics from `address`, over one keep-alive connection.
+    """A client that reads the Temporal SDK's metrics over one keep-alive connection.
 
-    If `address` is empty, the SDK serves no metrics.
+    `address` is the address `host:port` of the SDK's metrics; empty if the SDK serves no metrics.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -45,11 +45,16 @@ class SdkMetricsClient:
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
         """Return the metrics of the Temporal SDK as text.
 
-        The text is empty if the SDK serves no metrics, or does not send a valid response within a few
-        seconds. If the server has closed the connection, the request is sent once more.
+        The text is empty in two cases:
+
+        - The SDK serves no metrics.
+        - The SDK does not send a valid response within a few seconds.
+
+        If the SDK has closed the keep-alive connection, send the request again over a new connection.
 
         Args:
-            on_sent: called after each request was sent. It can do other work while the SDK responds.
+            on_sent: called each time the request was sent. The function can do other work while the SDK
+                responds.
         """
         if not self._address:
             return b""

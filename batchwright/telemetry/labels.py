@@ -7,10 +7,10 @@ MODEL_LABELS = ("model", "from_model", "to_model")
 
 
 class BoundedLabel:
-    """A callable that returns the metric label for a value, and limits the number of labels.
+    """A callable that limits the number of different values of a metric's label.
 
-    Each of the first `limit` values gets its own label. All other values get the label `other`. A value keeps
-    its label as long as the process runs, so the labels can be used for counters, which must never decrease.
+    It returns the first `limit` different values unchanged, and `other` for all others. The result for a
+    value never changes while the process runs. So the result can label a counter, which must never decrease.
     """
 
     def __init__(self, limit: int) -> None:
@@ -27,11 +27,13 @@ class BoundedLabel:
 
 
 class ModelLabels:
-    """A callable that returns the value of a metric's label `model` for a model name.
+    """A callable that returns a model's value of the metric label `model`.
 
-    Each model in the registry (the models that the operator or a backend has listed) has its own label value.
-    At most `limit` other models have their own value at the same time. All remaining models share the value
-    `other`. All metrics of the process use the same object.
+    - Each listed model has its own value. The operator or a backend has listed these models in the registry.
+    - At most `limit` unlisted models have their own values at the same time.
+    - All other models share the value `other`.
+
+    All metrics of the process use the same ModelLabels object.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,23 +52,21 @@ class ModelLabels:
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Names of the models that have their own label value now, although they are not in the registry.
+        """Names of the unlisted models that have their own label values now.
 
-        The registry has the models that the operator or a backend has listed.
+        Neither the operator nor a backend has listed these models in the registry.
         """
         return frozenset(self._unlisted)
 
     def set_listed(self, models: Collection[str]) -> None:
-        """Set the names of the models that the operator or a backend has listed. Each gets its own label
-        value.
-        """
+        """Set the models that the operator or a backend has listed. Each of them gets its own value."""
         self._listed = frozenset(models)
         self._unlisted -= self._listed
 
     def release(self, model: str) -> None:
-        """Free the label value of a model that is not in the registry, so that another model can get one.
+        """Free the label value of an unlisted model, so that another unlisted model can get its own value.
 
-        The registry has the models that the operator or a backend has listed.
+        Neither the operator nor a backend has listed an unlisted model in the registry.
         """
         self._unlisted.discard(model)
 
@@ -74,8 +74,8 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    The names change when the weights change. So use them only as labels of a gauge, and replace all values of
-    the gauge at every refresh.
+    If the weights change, names can disappear from the result. So use them only as labels of a gauge, and
+    replace all values of the gauge at every refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

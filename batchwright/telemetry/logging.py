@@ -75,11 +75,11 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """A formatter for `time level message key=value ...`. A traceback is on indented lines below.
+    """A formatter that writes each log entry as `time level message key=value ...`.
 
-    Text from clients and backends cannot look like another entry, because its line breaks are followed by
-    spaces, and its control characters are replaced. Long ids are at the end of the line, where a narrow
-    terminal cuts them off.
+    A traceback follows on indented lines. Text from clients and backends cannot look like another entry:
+    after each line break in the text come spaces, and control characters are replaced. Long ids are at the
+    end of the line, where a narrow terminal cuts them off.
     """
 
     def __init__(self, redact: Redactor, *, is_terminal: bool) -> None:
@@ -138,10 +138,10 @@ def _add_context(record: logging.LogRecord) -> bool:
 
 
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
-    """Return a log field with the batch id if the entry comes from workflow code; otherwise return no field.
+    """Return the batch id as a log field; an empty mapping if the entry has no workflow id.
 
-    Workflow code runs in threads in which `current_fields` is empty. The id comes from the fields that
-    Temporal's SDK adds to entries of workflow code.
+    The workflow id is in the fields that Temporal's SDK adds to entries of workflow code. Workflow code needs
+    this function, because `current_fields` is empty in its threads.
     """
     for name in ("temporal_workflow", "temporal_activity"):
         info = getattr(record, name, None)

@@ -61,7 +61,7 @@ class Metrics(
     WebhookMetrics,
     InteractiveMetrics,
 ):
-    """All metrics of one process. Create one instance, and pass it to all code that counts.
+    """All metrics of one process. Create one instance, and pass it to all code that updates metrics.
 
     A metric without labels starts at 0. A metric with labels has no values until something is counted.
     """
@@ -91,13 +91,15 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every metric series (values with one combination of labels) whose label `label` has this
-        value.
+        """Remove every metric series that has the value `value` in the label `label`.
 
-        If a removed series is counted again, it starts at 0.
+        A series has the values of one metric for one combination of label values. If a removed series is
+        counted again, it starts at 0.
 
-        If `label` is `model`, series with this value in the labels `from_model` or `to_model` are removed,
-        too. Another model that is not registered can then get a label value of its own.
+        If `label` is `model`, do two more things:
+
+        - Remove the series with this value in the labels `from_model` or `to_model`.
+        - If the model is not registered, free its label value for another model that is not registered.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class OutageLog:
-    """A log that contains only the first error of each outage, as a warning with a given message.
+    """A log that writes one warning for each outage, with the error of the first failed attempt.
 
     An outage lasts from the first failed attempt until the next successful one.
     """

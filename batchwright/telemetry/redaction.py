@@ -1,4 +1,7 @@
-"""Redacts secrets in texts. It finds configured secrets by their value, and others by their form."""
+"""Redacts secrets in texts.
+
+Configured secrets are found by their value. Other secrets are found by their form, such as `password=...`.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -38,9 +41,9 @@ _SECRET_NAME = re.compile(rf"{_NAMES}|(?:proxy-)?authorization", re.IGNORECASE)
 
 
 class Redactor:
-    """A callable that gets a text, and returns it with `***` in place of each secret.
+    """A callable that returns a text with `***` in place of each secret.
 
-    It replaces the secrets with which it was created, and other text that looks like a secret.
+    Secrets are the texts in `secrets` with at least four characters, and other text that looks like a secret.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -53,9 +56,10 @@ class Redactor:
         return self._redact_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else self._redact(text)
 
     def value(self, value: object, name: str = "") -> object:
-        """Return the value of a log field, in which each secret is replaced by `***`.
+        """Return the value of a log field, with `***` in place of each secret.
 
-        If `name`, the name of the field, suggests a secret, the whole value is replaced.
+        If the field's `name` suggests a secret, the whole text is replaced. In a dict, each key is the name
+        of its value. Numbers, booleans and None are never replaced.
         """
         match value:
             case None | bool() | int() | float():
@@ -90,13 +94,12 @@ def _secrets_in(settings: Settings) -> Iterator[str]:
 
 
 def _secret_parts(name: str, text: str) -> Iterator[str]:
-    """Yield the parts of a setting's value that are secrets. `text` is the value of the secret setting
-    `name`.
+    """Yield the secret parts of `text`, which is the value of the secret setting `name`.
 
-    - If the setting contains headers, the values of the headers are secrets.
-    - If the setting names environment variables that contain keys, the keys are secrets.
-    - If the value is a URL, nothing is yielded here, because `_url_passwords` yields its password.
-    - In all other cases, the whole text is a secret.
+    - If the setting contains headers, yield the value of each header, also with percent escapes decoded.
+    - If the setting is `payload_keys`, yield the values of the environment variables that it names.
+    - If the text is a URL, yield nothing, because `_url_passwords` yields its password.
+    - In all other cases, yield the whole text.
     """
     if name.endswith("_headers"):
         for pair in text.split(","):

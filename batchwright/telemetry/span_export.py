@@ -29,10 +29,10 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 
 
 class PresetIdGenerator(RandomIdGenerator):
-    """A generator of ids for trace spans: random ids, or the given ids inside of a `preset` block.
+    """A generator of random ids for trace spans. Inside of a `preset` block, it returns the given ids.
 
-    The root span of a batch needs this: it is created at the end of the batch, but earlier spans already
-    contain its ids.
+    The root span of a batch needs given ids. This span is created at the end of the batch, but the spans that
+    were created earlier already contain its ids.
     """
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ class PresetIdGenerator(RandomIdGenerator):
 
 
 class CountingSpanExporter(OTLPSpanExporter):
-    """Exporter that counts spans that could not be sent.
+    """An exporter that counts spans that could not be sent.
 
-    It logs the first failure of an outage, and the recovery.
+    It logs a warning when exports begin to fail, and an entry when they succeed again.
     """
 
     def __init__(self, url: str, on_dropped: OnSpansDropped) -> None:
@@ -85,9 +85,9 @@ class CountingSpanExporter(OTLPSpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """Span processor that also counts the spans that are lost because too many spans wait to be exported.
+    """A span processor with a limited queue. It counts the spans that are lost because the queue is full.
 
-    OpenTelemetry's SDK provides the queue of spans and the thread that exports them.
+    The base class provides the queue and the thread that exports the spans.
     """
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
@@ -109,9 +109,9 @@ class CountingSpanProcessor(BatchSpanProcessor):
 
 
 class _LastErrors(logging.Handler):
-    """A log handler that keeps the last two messages of OpenTelemetry, and prints no message.
+    """A log handler that keeps the last two messages of OpenTelemetry instead of printing them.
 
-    OpenTelemetry logs two messages for a failed export: one about the last attempt, and one about the final
+    If an export fails, OpenTelemetry logs two messages: one about the last attempt, and one about the final
     failure.
     """
 

@@ -36,7 +36,7 @@ TraceHeaders = list[tuple[bytes, bytes]]
 
 
 class _ActivityTrace(NamedTuple):
-    """The trace of the current activity. The activity's span is the parent of the spans of its requests.
+    """The trace of the current activity. The spans of requests are children of the activity's span.
 
     The trace is stored here, because finding the current span through OpenTelemetry is slow.
     """
@@ -152,10 +152,12 @@ class Spans:
                 _activity.reset(token)
 
     def record_reenqueue(self, reason: str) -> None:
-        """Record that an attempt to send a slice (a part of a batch) has ended, and another attempt follows.
+        """Record that the current attempt to send a slice (a part of a batch) has ended, but another follows.
 
-        The record is a span in a separate trace, with a link to the current span. `reason` says why the
-        attempt has ended.
+        The record is a span in a new trace. This span has a link to the current span.
+
+        Args:
+            reason: why the current attempt has ended.
         """
         turn = trace.get_current_span()
         if turn.is_recording():
@@ -212,7 +214,7 @@ class Spans:
     def storage_operation(self, operation: str, component: str, key: str) -> Span | None:
         """Start the span of a storage operation and return it. The caller must end it.
 
-        Return None if nothing is traced now.
+        Return None if there is no current span, or if the current span is not recorded.
 
         Args:
             operation: kind of operation, such as `store`, for the name of the span.
@@ -227,7 +229,7 @@ class Spans:
 
 
 class ApiCallSpan:
-    """The trace span of an API request. The status is added when the response is known."""
+    """The trace span of an API request. `record_response` adds the status and the route of the request."""
 
     def __init__(self, span: Span, method: str) -> None:
         self._span, self._method = span, method
@@ -242,9 +244,10 @@ class ApiCallSpan:
 class RequestSpan:
     """Context manager for the trace span of a request to a backend.
 
-    It creates no span if sampling has not selected the request for tracing.
+    If sampling has not selected the request, there is no span.
 
-    `headers` are the HTTP headers that pass the trace to the backend; empty if there is no trace.
+    Attributes:
+        headers: HTTP headers that identify the trace to the backend; empty if there is no trace.
     """
 
     __slots__ = ("_redact", "_span", "headers")

@@ -29,11 +29,11 @@ class BatchTrace(NamedTuple):
 
 
 def batch_trace(batch_id: str, caller: Context, sampler: Sampler) -> BatchTrace:
-    """Return the trace of a batch. Its ids are the same in every process.
+    """Return the trace of a batch. Every process computes the same ids.
 
     Args:
-        caller: trace of the request that created the batch; the batch continues this trace. If the request
-            was not traced, the trace id is derived from the batch id.
+        caller: trace context of the request that created the batch. If the request was traced, the batch
+            continues its trace. Otherwise the trace id is computed from the batch id.
         sampler: decides if the trace is recorded.
     """
     parent = trace.get_current_span(caller).get_span_context()

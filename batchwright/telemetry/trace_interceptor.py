@@ -1,7 +1,7 @@
-"""Temporal interceptors. They pass traces on through workflows, and add log fields to activities.
+"""Temporal interceptors that create trace spans, and add log fields to activities.
 
-Workflows only pass a header on. They create no trace spans, because each replay of a workflow would create
-the spans again.
+A workflow only copies its trace header to the activities and workflows that it starts. Workflows create no
+trace spans, because each replay of a workflow would create the spans again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
 
 
 class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
-    """An interceptor that copies a workflow's trace header to the activities and workflows it starts."""
+    """An interceptor that copies a workflow's trace header to its activities and its child workflows."""
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
         input.headers = _with_trace_header(input.headers)

@@ -15,12 +15,12 @@ _open: "Spans | None" = None
 
 
 def spans() -> "Spans | None":
-    """Return the object that creates the trace spans of this process; None while tracing is off."""
+    """Return the object that creates the trace spans of this process; None if tracing is off."""
     return _open
 
 
 def record_error(error: BaseException) -> None:
-    """Record an error on the current trace span. Nothing happens while tracing is off."""
+    """Record an error on the current trace span. Do nothing if tracing is off."""
     if _open is not None:
         _open.record_error(error)
 

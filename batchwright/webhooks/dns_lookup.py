@@ -1,7 +1,7 @@
 """Look up the addresses of hosts that tenants have chosen, in threads that only these lookups use.
 
-A lookup whose name server does not answer occupies a thread for many seconds. In shared threads, other work
-would have to wait for it.
+If a name server does not answer, the lookup occupies a thread for many seconds. If the threads were shared,
+other work would have to wait for a free thread.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class DnsLookup:
         Only the present addresses are checked. The host may have other addresses later.
 
         Raises:
-            ValueError: the host has a forbidden address, or was not found. Both cases have the same message,
-                so that a tenant cannot use it to find out the names of the operator's hosts.
+            ValueError: the host has a forbidden address, or was not found. The message is the same in both
+                cases. Otherwise a tenant could find out the names of the operator's hosts.
         """
         try:
             async with asyncio.timeout(_LOOKUP_SECONDS):

@@ -1,7 +1,7 @@
-"""Send webhooks over HTTP to URLs that tenants have chosen, without trusting them.
+"""Send webhooks over HTTP to untrusted URLs that tenants have chosen.
 
-The address is checked when the connection is opened, after DNS. Redirects are not followed, proxies of the
-environment are not used, and the response is bounded in size and time.
+After the DNS lookup, the address of the host is checked when the connection is opened. Redirects are not
+followed, proxies of the environment are not used, and the response is bounded in size and time.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class SendResult(NamedTuple):
 
 
 class WebhookSender:
-    """The sender of all webhooks of a process. The process closes it before it exits."""
+    """The sender of all webhooks of a process. The process must call `close` before it exits."""
 
     def __init__(
         self,
@@ -132,7 +132,10 @@ class WebhookSender:
 
 
 class _Resolver(AbstractResolver):
-    """An adapter that lets aiohttp look up hosts with a DnsLookup. `close` does not close the DnsLookup."""
+    """An adapter that lets aiohttp look up hosts with a DnsLookup.
+
+    `close` does nothing, because the WebhookSender closes the DnsLookup.
+    """
 
     def __init__(self, lookup: DnsLookup) -> None:
         self._lookup = lookup

@@ -23,7 +23,8 @@ LONG_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 43200, 86400, 604800, 12096
 class MetricFactory:
     """A factory that creates and registers the metrics of one process.
 
-    Names are passed without the prefix `batchwright_`. Names of counters end with `_total`.
+    The argument `name` of a metric does not contain the prefix `batchwright_`. For a counter, `name` ends
+    with `_total`.
     """
 
     def __init__(self, registry: CollectorRegistry, models: ModelLabels) -> None:

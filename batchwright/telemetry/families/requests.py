@@ -1,5 +1,6 @@
-"""Metrics of requests to backends, counted by inference workers, and of callbacks from backends, counted by
-the API.
+"""Metrics of requests to backends, and of callbacks from backends.
+
+Inference workers count the requests. The API counts the callbacks.
 """
 
 from batchwright.telemetry.families.factory import (
@@ -16,7 +17,10 @@ _JOB_LABELS = ("model", "kind")
 
 
 class RequestMetrics:
-    """Metrics of requests by model: limits, results, retries and tokens."""
+    """Metrics of limits, circuit breakers, hooks, results, retries, tokens and costs of requests.
+
+    The limits are on concurrency, on rates, and on bytes in memory.
+    """
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_limits(create)
@@ -131,9 +135,10 @@ class RequestMetrics:
 
 
 class TrafficMetrics:
-    """Metrics of all requests to backends, by model and backend.
+    """Metrics of all requests to backends: status, duration, errors and tokens.
 
-    Chats are also counted separately by how they are sent: alone or several in one request.
+    Chats (chat completions) are also counted by mode: `sync_microbatch` if chats of the model may share
+    requests, otherwise `concurrent`.
     """
 
     def __init__(self, create: MetricFactory) -> None:
@@ -215,7 +220,7 @@ class JobMetrics:
 
 
 class MicrobatchMetrics:
-    """Metrics of shared requests, each of which has several lines of batches."""
+    """Metrics of shared requests. A shared request contains several lines of batches."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_lines(create)

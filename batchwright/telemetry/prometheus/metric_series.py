@@ -16,7 +16,8 @@ class FamilyState:
     """Data that all series of one metric share. Any thread may update a series.
 
     Attributes:
-        is_stale: True if a value, or the set of series, has changed since the last request for /metrics.
+        is_stale: True if a value has changed, or a series was added or removed, since the last request for
+            /metrics.
         has_callbacks: True if the value of at least one series comes from a function that is called at each
             request for /metrics.
         numbers: values of all series of a histogram, in the order in which they appear in the text of
@@ -95,8 +96,7 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Set the function `callback`, which returns the value of the gauge. It is called at each request for
-        /metrics.
+        """Set a function that returns the value of the gauge. Each request for /metrics calls the function.
 
         The function must not update a series of the same metric.
         """
@@ -112,10 +112,9 @@ class GaugeSeries(MetricSeries):
 
 
 class HistogramSeries(MetricSeries):
-    """A series of a histogram: cumulative counts of its buckets, and the number and the sum of all values.
+    """A series of a histogram: cumulative counts of buckets, count of all amounts, and sum of all amounts.
 
-    These numbers are stored in the list `FamilyState.numbers`, together with those of the metric's other
-    series.
+    All series of a histogram store these numbers in the same list, `FamilyState.numbers`.
     """
 
     __slots__ = ("_bounds", "_les", "_numbers", "_start", "_sum_at")
@@ -129,7 +128,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Append the values of this series to the list `numbers`. From now on, they are stored only there.
+        """Copy the numbers of this series to the end of `numbers`, and use only this list from now on.
 
         The caller must hold the lock of the metric.
         """

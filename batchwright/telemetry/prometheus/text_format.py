@@ -40,7 +40,7 @@ class SeriesId(NamedTuple):
 
 
 class TextTemplate:
-    """A text with placeholders for numbers. One call replaces all placeholders, which is fast."""
+    """A text with placeholders for numbers. A call of `fill` quickly replaces all placeholders."""
 
     def __init__(self, text: str) -> None:
         """Split the text at its placeholders. Each NUMBER_PLACEHOLDER in `text` stands for one number.
