@@ -137,7 +137,8 @@ class WorkerSettings(BaseSettings):
     @property
     def is_shared(self) -> bool:
         """True if a part of the backends' capacity is kept free for interactive requests."""
-        return any(limits.capacity_fraction for limits in self.models.values()) or self.capacity_fraction < 1
+        of_models = [limits.capacity_fraction or 1.0 for limits in self.models.values()]
+        return min(self.capacity_fraction, *of_models, 1.0) < 1
 
     @property
     def rates(self) -> dict[str, float]:
