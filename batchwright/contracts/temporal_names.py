@@ -19,8 +19,8 @@ def inference_queue(safe_model: str) -> str:
 def model_run_id(batch_id: str, safe_model: str, number: int = 1) -> str:
     """Return the id of the workflow that sends a batch's lines for one model.
 
-    If the history of this workflow becomes long, another workflow continues its work. It has the next
-    `number`.
+    If the history of this workflow becomes long, the remaining lines are sent by another workflow with the
+    next `number`.
     """
     return f"{batch_id}/{safe_model}" + (f"/{number}" if number > 1 else "")
 
@@ -38,7 +38,7 @@ def output_copy_id(batch_id: str) -> str:
 def webhook_delivery_id(delivery_id: str, replays: int) -> str:
     """Return the id of the workflow that sends a webhook delivery.
 
-    `replays` is the number of times that a client has requested to send the delivery again. Each time has a
-    workflow of its own, so the number is a part of the id.
+    `replays` is the number of times that a client has requested to send the delivery again. The number is
+    a part of the id, because each of these requests starts a new workflow.
     """
     return f"{delivery_id}/{replays}"

@@ -75,14 +75,14 @@ class OverQuota(StrEnum):
 
 
 class WindowTooShort(StrEnum):
-    """The rule for a batch that, by its forecast, cannot end within the time that it may take."""
+    """The rule for a batch whose forecast says that it cannot end within its completion window."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # the batch fails before a line is sent
 
 
 class HoldKind(StrEnum):
-    """The kinds of holds. By a hold, an operator stops the sending of all lines of a tenant or model."""
+    """The kinds of holds. With a hold, an operator stops the sending of all lines of a tenant or a model."""
 
     TENANT = "tenant"
     MODEL = "model"

@@ -65,11 +65,11 @@ class BackendTraffic:
         Args:
             model: name of the model.
             backend: URL of the backend.
-            durations: seconds that each request took. If several lines shared a request, its duration is in
-                the list once for each of these lines.
+            durations: duration of each request, in seconds. A request that several lines share has one entry
+                for each of these lines.
             status: HTTP status of the requests; 0 if there was no usable response.
             category: kind of failure of the requests; NONE if they succeeded.
-            chat: CHAT for chats that are sent alone, GROUPED_CHAT for chats that may share requests; empty if
+            chat: CHAT if each request has one chat; GROUPED_CHAT if a request can have several chats; "" if
                 the requests are not chats.
         """
         metrics, is_answered = self._metrics, category is Category.NONE
@@ -90,7 +90,10 @@ class BackendTraffic:
             metrics.chat_seconds.labels(*labels).observe_all(durations)
 
     def record_usage(self, model: str, backend: str, usages: Sequence[TokenUsage]) -> None:
-        """Add to the metrics the tokens that a backend reported. `usages` has one item per response."""
+        """Add the tokens that a backend reported to the metrics and the totals.
+
+        `usages` has one item per response.
+        """
         prompts = [usage.input_tokens for usage in usages if usage.input_tokens]
         completions = [usage.output_tokens for usage in usages if usage.output_tokens]
         if totals := self._totals.get((model, backend)):
@@ -100,10 +103,10 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of the model if its lines must wait because no backend can accept them.
+        """Count an error of the model if `reason` means that no backend can accept the model's lines.
 
         Args:
-            reason: why the lines must wait. For all other reasons, nothing is counted.
+            reason: why the lines must wait, as `deferral_cause` returns it. For `retry`, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
@@ -111,10 +114,11 @@ class BackendTraffic:
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
         """Keep separate totals only for these models and backends, to limit the number of totals.
 
-        A total counts the requests of one model at one backend. All other totals are added up:
+        A total counts the requests of one model at one backend. The other totals are removed:
 
-        - For each model in `models`, they become one total of this model, at the backend `other`.
-        - For all other models together, they become one total of the model `other` at the backend `other`.
+        - If the model is in `models`, the total is added to the model's total for the backend `other`.
+        - If the model is not in `models`, the total is added to the total of the model `other` at the backend
+          `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

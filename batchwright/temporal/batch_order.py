@@ -31,15 +31,15 @@ def build_order(
     fairness_weight: float | None = None,
     max_priority: int = MAX_PRIORITY,
 ) -> BatchOrder:
-    """Build the argument that starts the workflow of a new batch, from what was requested and the settings.
+    """Build the start argument of a new batch's workflow from the client's request and the settings.
 
     Args:
-        template: what was requested: the input, the endpoint, the completion window and so on.
+        template: the requested batch: its input, endpoint, completion window and so on.
         start_at: time at which the batch starts; None to start it now.
         fairness_key: key by which Temporal shares the workers between tenants. If it is empty, the tenant's
             name is used.
-        fairness_weight: share of the capacity for the tenant, relative to other tenants, if an operator has
-            set it at run time; None for the weight in the settings.
+        fairness_weight: weight that an operator has set for the tenant at run time. A tenant with a greater
+            weight gets a greater part of the capacity. None for the weight in the settings.
         max_priority: highest priority that the tenant may use.
 
     Raises:
@@ -74,7 +74,7 @@ def build_order(
 def _policy(
     template: BatchTemplate, settings: Settings, fairness_key: str, fairness_weight: float | None
 ) -> BatchPolicy:
-    """Return the operator's settings that apply to the batch. The batch keeps them if they change later."""
+    """Return a copy of the settings that apply to the batch. Later changes of the settings have no effect."""
     return BatchPolicy(
         profile=settings.profile,
         cancel_grace_seconds=settings.cancel_grace_seconds,

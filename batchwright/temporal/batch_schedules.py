@@ -56,7 +56,7 @@ class ScheduleMissing(Exception):
 
 
 class TimeZoneUnknown(Exception):
-    """Raised if Temporal does not know the time zone of a schedule. The message is that of Temporal."""
+    """Raised if Temporal does not know a schedule's time zone. The message is Temporal's error message."""
 
 
 class ScheduleStatus(NamedTuple):
@@ -141,13 +141,14 @@ class TemporalBatchSchedules(BatchSchedules):
                 raise _unless_time_zone(error) from error
 
     async def _update(self, spec: ScheduleSpec) -> None:
-        """Replace only the times of a schedule and its overlap policy (what happens if the previous batch has
-        not ended).
+        """Replace the times of a schedule and its overlap policy (what happens if the previous batch has not
+        ended). Keep everything else.
 
-        The SDK's own update reads the schedule and writes it back, so it would undo a pause that happens in
-        between. Here, Temporal ignores an update if the schedule has changed since it was read, but reports
-        no error. Therefore, each update adds a unique text to the end of the schedule's note. If the note
-        then does not end with this text, Temporal has ignored the update, and it is repeated.
+        The SDK's own update reads the schedule and writes it back. If the schedule is paused between these
+        two steps, the SDK's update undoes the pause. Therefore, this update uses a conflict token: if the
+        schedule has changed after it was read, Temporal ignores the update without an error. To notice this,
+        each update adds a unique text to the end of the schedule's note. If the text is not found there
+        afterwards, the update is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         change = f"{_CHANGED} ({uuid4().hex})"
@@ -232,8 +233,8 @@ def _unless_time_zone(error: RPCError) -> Exception:
     """Return TimeZoneUnknown if `error` means that Temporal rejects a schedule's time zone. Return other
     errors unchanged.
 
-    The status of the error is not enough: other errors, such as a missing search attribute, have the same
-    status. Therefore the message is checked, too.
+    Other errors, such as a missing search attribute, have the same status. Therefore, the error's message is
+    checked, too.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

@@ -1,6 +1,6 @@
 """Encrypts and decrypts payloads: the arguments and results of workflows and activities in Temporal.
 
-The cipher is AES-256-GCM, and the format is that of Temporal's own samples. The metadata of an encrypted
+The cipher is AES-256-GCM. Temporal's encryption samples use the same format: the metadata of an encrypted
 payload has the encoding `binary/encrypted` and the id of the key. The data is a nonce of 12 bytes, followed
 by the encrypted payload. Unencrypted payloads are read unchanged.
 """

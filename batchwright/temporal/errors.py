@@ -39,7 +39,7 @@ class TemporalUnavailable(Exception):
 
 
 class TemporalOutcomeUnknown(TemporalUnavailable):
-    """Raised if Temporal did not answer in time. It may have accepted the call."""
+    """Raised if a call failed, but Temporal has possibly executed the call, for example after a timeout."""
 
 
 class TemporalNotSetUp(TemporalUnavailable):
@@ -80,7 +80,7 @@ def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
 def is_unknown_namespace(error: RPCError) -> bool:
     """Return True if the error means that the namespace does not exist.
 
-    The status NOT_FOUND is not enough: a call for an unknown workflow has it, too.
+    The error's message is checked, because a call for an unknown workflow has the same status NOT_FOUND.
     """
     return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 
@@ -90,8 +90,8 @@ async def translated_errors(settings: Settings, missing: Exception) -> AsyncGene
     """Context manager that replaces Temporal's own errors.
 
     - If Temporal does not find the object of a call in the `with` block, `missing` is raised.
-    - All other errors of Temporal become TemporalUnavailable. This includes the error that the whole
-      namespace does not exist.
+    - If the whole namespace does not exist, TemporalNotSetUp is raised.
+    - If a call or the connection fails for another reason, TemporalUnavailable is raised.
 
     Args:
         missing: the exception to raise if the object is not found, such as ScheduleMissing.

@@ -1,8 +1,8 @@
 """Convert exceptions to short failures, so that Temporal shows them in full at a pending activity.
 
 If a failure has more than 4 KiB, Temporal's server shows only "Failure exceeds size limit." at the pending
-activity. If the message is encrypted, it is lost. Therefore messages and tracebacks are shortened. The log of
-the process has the whole traceback.
+activity. An encrypted message of such a failure is lost. Therefore, messages and tracebacks are shortened.
+The log of the process has the whole traceback.
 """
 
 from temporalio.api.failure.v1 import Failure

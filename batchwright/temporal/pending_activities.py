@@ -30,9 +30,9 @@ class PendingActivity(NamedTuple):
     Attributes:
         slice_number: number of the slice (part of a model's lines) that the activity sends. None if it sends
             no slice, or if the number is not known.
-        worker: identity of the worker that took the activity last; empty if no worker has taken it.
+        worker: identity of the worker of the latest attempt; empty if no attempt has started.
         state_since: when the present state began.
-        attempt: number of the present attempt, or of the next one if the activity waits.
+        attempt: number of the running attempt; if no attempt runs, number of the next attempt.
         heartbeat_at: when the last heartbeat came; None if there was no heartbeat.
         next_attempt_at: when the next attempt may begin, if the state is WAITING; None in all other states.
         last_failure: error message of the last attempt that failed; empty if no attempt failed, or if the
@@ -72,9 +72,8 @@ async def _slice_numbers(
 ) -> dict[str, int]:
     """Return the numbers of the slices (parts of a model's lines) that these activities send, by activity id.
 
-    The numbers are read from the last 10,000 events of the workflow's history. Activities that have not ended
-    are usually among them. An activity is left out if it is not among these events, or if this process has no
-    key to decrypt its payload.
+    The numbers are read from the last 10,000 events of the workflow's history. An activity is left out if it
+    was scheduled before these events, or if this process has no key to decrypt the activity's payload.
     """
     left, numbers, token = set(activity_ids), dict[str, int](), b""
     for _ in range(_MAX_PAGES if left else 0):

@@ -82,7 +82,8 @@ async def make_current(client: Client, deployment: str, build: str, *, lacking_q
         lacking_queues: True to accept a build that polls fewer task queues than the current build.
 
     Raises:
-        RolloutRefused: Temporal knows no such build, or the build lacks task queues.
+        RolloutRefused: Temporal knows no such build, or refuses the build, for example because its workers
+            do not poll a task queue that is needed.
         RPCError: a call to Temporal failed for another reason.
     """
     request = SetWorkerDeploymentCurrentVersionRequest(

@@ -30,7 +30,7 @@ class QueueReport:
     Attributes:
         backlog: approximate number of waiting tasks.
         oldest_seconds: age of the oldest waiting task, in seconds.
-        pollers: number of pollers, which fetch tasks, in all workers.
+        pollers: number of pollers of all workers together. A poller fetches tasks from the queue.
         limit: configured limit of activity starts per second; None if there is no limit.
     """
 
@@ -68,8 +68,9 @@ async def server_time(client: Client) -> datetime | None:
     """Return the time of Temporal's server, at most half a second old. Return None if the time cannot be
     read.
 
-    Temporal has no call for this. So this function polls a new task queue like a worker, for at most 5 s, and
-    returns the time that Temporal recorded for the poll. Raises RPCError if a call fails.
+    Temporal has no call that returns its time. But when a worker polls a task queue, Temporal records the
+    time. So this function polls a new task queue for at most 5 s, and returns the recorded time. Raises
+    RPCError if the recorded time cannot be requested.
     """
     queue = f"batchwright-clock-{token_hex(8)}"
     request = PollActivityTaskQueueRequest(

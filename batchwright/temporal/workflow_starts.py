@@ -49,8 +49,8 @@ async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> 
     """Start the workflow of a webhook delivery. If it was started before, do nothing.
 
     Args:
-        replays: number of times that a client has requested to send the delivery again. For each number, a
-            new workflow is started.
+        replays: number of times that a client has requested to send the delivery again. A new number starts
+            a new workflow.
 
     Raises:
         RPCError: Temporal did not answer. The call can be repeated.

@@ -26,7 +26,7 @@ ModelSource = Literal["file", "change", "listing"]
 class RetryConfig(RegistryEntry):
     """The retry settings of a model's lines.
 
-    A field that is not set has the value of the setting for all models.
+    If a field is not set, the environment variable that the field's description names applies.
     """
 
     max_attempts: int | None = Field(
@@ -50,7 +50,7 @@ class RetryConfig(RegistryEntry):
 
 
 class LimitConfig(RegistryEntry):
-    """Limits of a model: requests in flight, lines that are sent in one request, and rates per minute."""
+    """Limits of a model: requests in flight, size of one request, and lines and tokens sent per minute."""
 
     in_flight: int | None = Field(
         default=None, ge=1, description="requests in flight per worker; unset: `BATCHWRIGHT_MODEL_IN_FLIGHT`"
@@ -175,7 +175,7 @@ class RegistryConfig(RegistryEntry):
 
 
 def prices_of(models: Mapping[str, ModelConfig]) -> dict[str, PriceConfig]:
-    """Return the prices of the models that have prices, by name of the model."""
+    """Return the prices of models, by the model's name. Models without prices are left out."""
     return {name: model.prices for name, model in models.items() if model.prices is not None}
 
 
@@ -186,7 +186,8 @@ def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "
 
     Args:
         backends: the backends of one model.
-        model: name of the model, used for backends that set no model name; "" if it is not known.
+        model: name of the model; "" if the name is not known. A backend without a model name of its own is
+            compared with this name.
     """
     found = _first_duplicate(
         (
@@ -225,7 +226,8 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
     Args:
         models: the models to check, by name.
-        elsewhere: names of other existing models, which are not checked. A fallback may name one of them.
+        elsewhere: names of other existing models. Fallbacks may use these names, too. The other models
+            themselves are not checked.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

@@ -1,4 +1,4 @@
-"""Stored facts about models: what backends list, and what operators changed at run time."""
+"""Stored facts about models: the models that backends list, and the changes that operators made."""
 
 from datetime import datetime
 
@@ -20,7 +20,7 @@ class ModelChange(Message):
     """A change that an operator has made at run time: a model was added, changed or removed.
 
     `config` is the complete configuration of the model. `patch` has only the changed settings. If both are
-    None, the model was removed. `version` increases with each change, and is 0 before the first change.
+    None, the model was removed. Each change has a greater `version` than all earlier changes.
     """
 
     model: str
@@ -35,9 +35,10 @@ class ModelChange(Message):
 
 
 class RateChange(Message):
-    """A rate limit of one model, set by an operator at run time, in requests per second. `0` means no limit.
+    """A rate limit that an operator has set at run time.
 
-    If `model` is empty, the limit applies to all models together.
+    If `model` is empty, the limit applies to all models together. If `requests_per_second` is 0, there is no
+    limit.
     """
 
     model: str

@@ -15,7 +15,7 @@ SCHEDULED = "scheduled"  # reason why a batch waits before its `start_at`
 
 
 class Caller(Message):
-    """The caller who created a batch: the id of its API key, and request headers that backends receive, too.
+    """The caller who created a batch: the id of the API key, and request headers to send to backends.
 
     The fields contain no credentials.
     """
@@ -66,7 +66,8 @@ class BatchPolicy(Message):
 class RerunKind(StrEnum):
     """The ways to create a new batch from an ended batch: retry it, or resume it.
 
-    To retry a batch is to send its failed lines again. To resume it is to send its lines without a result.
+    To retry a batch means to send its failed lines again. To resume a batch means to send only the lines that
+    have no result yet.
     """
 
     RETRY = "retry"  # its input is the failed lines of the other batch
@@ -117,8 +118,8 @@ class BatchOrder(Message):
     def started_later(self, at: datetime) -> Self:
         """Return a copy in which the batch is created at the time `at`.
 
-        It starts at this time, or at `start_at` if this is later. The deadline moves with the start, so that
-        the batch may take as long as before.
+        The batch in the copy starts at the later of `at` and `start_at`. The deadline moves with the start,
+        so that the completion window stays equally long.
         """
         starts_at = max(self.start_at, at) if self.start_at else None
         deadline = (starts_at or at) + (self.deadline - self.starts_at)
@@ -141,7 +142,7 @@ class BatchOrder(Message):
 
     @property
     def fairness_weight(self) -> float:
-        """Weight of the tenant in Temporal. With a greater weight, it gets a greater part of the workers."""
+        """Weight of the tenant in Temporal. A greater weight means a greater part of the workers."""
         return self.policy.weight_or(self.weight)
 
 
@@ -200,10 +201,12 @@ class WaitingReason(Message):
     """A worker's report to the batch's workflow about why the lines of a model wait.
 
     An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch.
+    A slice is a part of a model's lines. If `fleet_wide` is False, the reason concerns only one slice.
 
-    The workflow deletes the report when all slices (parts of the model's lines) have ended. If the reason
-    concerns only one slice (`fleet_wide` is False), the workflow deletes the report as soon as any slice of
-    the model has ended.
+    The workflow deletes the report at one of these times:
+
+    - If `fleet_wide` is False: when the workflow learns that any slice of the model is finished.
+    - In all cases: when all model runs (workflows that send the model's lines) have ended.
     """
 
     model: str
@@ -224,7 +227,7 @@ class WindowFit(StrEnum):
 
 
 class BatchForecast(Message):
-    """Forecast of when the last line of a batch gets its result. It was calculated at `made_at`.
+    """A forecast, made at `made_at`, of the time at which the last line of a batch gets its result.
 
     With a probability of 50 %, the batch ends within `p50_seconds` after `made_at`; with 90 %, within
     `p90_seconds`.
@@ -277,13 +280,11 @@ class StartForecast(Message):
 class ModelProgress(Message):
     """The progress of one model of a batch: how many of the model's slices (parts of its lines) are done.
 
-    The object is used twice:
+    `lines` and `slices` count all lines and slices of the model. `slices_done` counts finished slices:
 
-    - In the result of the query `state` of the batch's workflow.
-    - As a signal to this workflow. A model run (workflow that sends the lines of the model) sends it. Then
-      `run` is the number of the model run, and `slices_done` counts only the slices of this model run.
-
-    `lines` and `slices` always count all of the model.
+    - In the result of the query `state` of the batch's workflow, all finished slices of the model.
+    - In a signal from a model run (workflow that sends lines of the model) to the batch's workflow, only the
+      slices that this model run has finished. `run` is the number of the model run.
     """
 
     model: str

@@ -80,9 +80,10 @@ class ScheduledRun(Message):
 
 
 class ScheduledBatch(Message):
-    """The start argument of the batch that is due, or the reason why no batch is created.
+    """The start argument of the batch that is due (`order`), or the reason why no batch is created.
 
-    The reason has a `code` that never changes, and a message for the tenant (`refusal`).
+    `code` identifies the reason for programs, and is the same in all versions. `refusal` is a message for the
+    tenant.
     """
 
     order: BatchOrder | None = None
@@ -91,9 +92,9 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """A record of what happened at a time when a schedule was due.
+    """A record of one run of a schedule: the batch that was created, or why no batch was created.
 
-    It is added to the list of such times, which clients see.
+    A schedule runs each time it is due. Clients can list its runs.
     """
 
     run: ScheduledRun
@@ -116,18 +117,18 @@ class ScheduleActivities:
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the batch that is due in `run` may be created. Return its start argument, or a refusal.
+        """Check if a batch is allowed for `run`. Return the batch's start argument, or a refusal.
 
-        The batch is not stored in the database yet. A repeated call returns the start argument of the same
-        batch.
+        This activity does not insert the batch's database row. If Temporal repeats the activity, the start
+        argument has the same batch id.
         """
         raise NotImplementedError
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the database row of the batch that was started, if there is one.
+        """Add a run to the schedule's list of runs.
 
-        Add `record` to the list of times at which the schedule was due.
+        If the run has created a batch, also insert the database row of the batch.
         """
         raise NotImplementedError
 

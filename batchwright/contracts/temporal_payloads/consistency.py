@@ -20,7 +20,7 @@ class ConsistencyCheckOrder(Message):
 class DifferenceCount(Message):
     """The number of differences of one kind that a consistency check has found.
 
-    `left` is the number of those that were not repaired.
+    `left` is the number of differences that were not repaired.
     """
 
     found: int = 0

@@ -30,9 +30,9 @@ class ModelRun(Message):
     """The argument with which a model run is started.
 
     A model run is a workflow that sends a batch's lines for one model. Each of its activities sends one
-    slice, which is a part of the lines. If the history of a model run becomes long, it ends, and another
-    model run continues with the slices that are left. The fields from `number` on are the state with which
-    this next model run begins.
+    slice, which is a part of the lines. If the history of a model run becomes long, the next model run gets
+    the slices that are left to schedule. The fields from `number` on are the state with which the next model
+    run begins.
     """
 
     batch_id: str
@@ -110,9 +110,9 @@ class SliceRequest(Message):
     A slice is a part of a batch's lines for one model. `number` is the number of the slice, and `slices` the
     number of all slices of the batch and the model.
 
-    The workflow may schedule the same slice several times. `generation` increases each time, and Temporal
-    counts the attempts from 1 again. So the newer of two attempts is the one with the greater `generation`.
-    If both have the same `generation`, the newer one has the greater attempt number.
+    If the workflow schedules the same slice again, `generation` is greater than before, and Temporal counts
+    the attempts from 1 again. To find the newer of two attempts, compare their `generation` first. If
+    `generation` is equal, the attempt with the greater attempt number is newer.
     """
 
     batch_id: str
@@ -198,8 +198,8 @@ class ModelRunResult(Message):
     are counted again when the output files are written.
 
     Attributes:
-        finished: True if all slices are finished, except those that another model run (workflow for the same
-            model) continues with.
+        finished: True if all slices of this workflow are finished. Slices that this workflow has handed over
+            to the next workflow for the same model do not count.
         over_cap: True if the workflow ended because the batch has reached its maximum cost.
         slices_done: number of finished slices.
     """

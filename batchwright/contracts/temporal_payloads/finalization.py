@@ -12,8 +12,7 @@ from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 class FinalizeRequest(Message):
     """Request to write the output and error files of a batch, and then to end the batch with `status`.
 
-    In the error file, each line without a result has the error code that the field `missing_line_code` of
-    this request contains.
+    `missing_line_code` is the error code that each line without a result gets in the error file.
     """
 
     order: BatchOrder
@@ -56,8 +55,8 @@ class EndRequest(Message):
     Attributes:
         keep_results: True to keep the results in storage until retention deletes them, so that the batch can
             be resumed.
-        files_pending: True if the files will be written later. If this fails, a second request with False
-            says that they will never be written.
+        files_pending: True if the files will be written later; False if the files will never be written.
+            If writing them later fails, a second request with False follows.
         errors: why the batch failed, or why its files are missing.
     """
 

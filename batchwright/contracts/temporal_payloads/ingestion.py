@@ -10,8 +10,8 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 class ModelShare(Message):
     """The lines of a batch that are for one model.
 
-    `lines` is the number of lines to send. They are divided into `slices` parts (slices). If `slices` is 0,
-    the deadline has passed, and the lines are not sent.
+    `lines` is the number of lines to send. They are divided into `slices` parts (slices). If there are lines
+    but no slices, the deadline passed during ingestion, and the lines are not sent.
     """
 
     model: str

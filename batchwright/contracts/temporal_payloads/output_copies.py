@@ -1,6 +1,6 @@
-"""Copies of output and error files to the location in a bucket that a batch names.
+"""State of the copies of a batch's output and error files, and the activities that make the copies.
 
-The module has the state of the copies, and the activities that make them.
+The target is the batch's `output_location`, a URL that names a bucket and a key prefix.
 """
 
 from enum import StrEnum

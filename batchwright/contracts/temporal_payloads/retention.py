@@ -60,7 +60,7 @@ SWEEP_START = SweepPosition()
 class DeletionCount(Message):
     """The number of objects or rows of one kind that were deleted, or that a dry run would have deleted.
 
-    `bytes` is the size of the stored objects among them.
+    `bytes` is the total size of the counted objects in storage. Database rows add nothing to `bytes`.
     """
 
     kind: RetentionKind
@@ -70,10 +70,10 @@ class DeletionCount(Message):
 
 
 class SweepRequest(Message):
-    """A request to delete old data of one kind, starting at `position`, until the activity's time is over.
+    """A request to one activity of a sweep: delete old data of one kind, starting at `position`.
 
-    `so_far` says how much the earlier activities of the same sweep have deleted. If `dry_run` is True,
-    nothing is deleted, and the data is only counted.
+    After about ten seconds the activity stops, even if data is left. `so_far` is what the earlier activities
+    of the same sweep have deleted. If `dry_run` is True, the data is only counted, and nothing is deleted.
     """
 
     kind: RetentionKind
@@ -84,7 +84,7 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """The result of one activity of a sweep: how much was deleted so far, and where the sweep continues.
+    """The result of one activity of a sweep: how much it has deleted, and where the sweep continues.
 
     A sweep is the deletion of all old data of one kind. `position` is None if the sweep is complete.
     """

@@ -13,10 +13,10 @@ class DeliveryOrder(Message):
     The URL and the secret are not included: the activity reads them from the database.
 
     Attributes:
-        is_test: True for a test event, which is retried for minutes only.
-        fairness_key: name of a group of deliveries. Temporal divides the workers equally between these
-            groups, so that a group with many deliveries does not delay the others. If it is empty, the
-            endpoint's id is used.
+        is_test: True for a test event. A test event is retried for 5 minutes, all other events for 72 hours.
+        fairness_key: name of a group of deliveries. Temporal divides the workers equally between the groups,
+            so that a group with many deliveries does not delay other groups. If the name is empty, the
+            endpoint's id is used as the name.
     """
 
     tenant: str

@@ -56,7 +56,8 @@ def observed_runtime() -> tuple[Runtime, str]:
 async def connect(settings: Settings) -> Client:
     """Connect to Temporal, and return a client for the namespace in the settings.
 
-    The client does not notice when credential files change. For a client that does, use `open_connection`.
+    If credential files change, the client keeps its old credentials. If a process needs the new credentials
+    without a restart, use `open_connection`.
 
     Raises:
         TemporalUnavailable: Temporal does not answer.

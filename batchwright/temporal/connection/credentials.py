@@ -20,9 +20,10 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal. Each is None if the connection does not use it.
+    """TLS settings and API key for a connection to Temporal.
 
-    To find out if credentials have changed, compare two of these objects.
+    `tls` is None if the connection does not use TLS. `api_key` is None if there is no API key. Two objects
+    are equal if their credentials are the same.
     """
 
     tls: TLSConfig | None

@@ -73,7 +73,8 @@ class TemporalConnection:
 
         For new certificates, a new connection is opened. A new API key is used in the same connection.
 
-        If this fails, log the error. The old credentials stay in use, and the next call tries again.
+        If the files cannot be used or the new connection fails, keep the old credentials, and log the error
+        once. The next call tries again.
         """
         try:
             found = await asyncio.to_thread(credentials.read, self._settings)
@@ -89,7 +90,7 @@ class TemporalConnection:
     async def _apply(self, found: Credentials) -> None:
         """Use the credentials `found` for this connection from now on.
 
-        Raises RuntimeError if the credentials need a new connection, and this connection cannot be opened.
+        Raises RuntimeError if a new connection is necessary and cannot be opened.
         """
         if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)
