@@ -66,6 +66,8 @@ _WEBHOOK_ATTEMPT = timedelta(seconds=30)
 _OUTPUT_COPY_PATIENCE = timedelta(hours=72)
 _OUTPUT_COPY_PAUSE = timedelta(minutes=10)  # at most, between two attempts
 _SCHEDULE_PATIENCE = timedelta(hours=1)
+# Before its batch is created, a schedule has no policy. Two attempts may run at the same time without harm.
+_SCHEDULE_BEAT = timedelta(seconds=10)
 _FINALIZE_FIRST = 1  # priority key; a finalization frees storage and slots, and a client waits
 _LAST_PRIORITY = 5
 
@@ -229,6 +231,7 @@ def output_copy_end_options(order: BatchOrder) -> ActivityConfig:
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,
+        heartbeat_timeout=_heartbeat(order.policy.heartbeat_timeout_seconds),
         retry_policy=unlimited_retries(),
         priority=Priority(fairness_key=order.tenant),
         summary="record that the files were not copied",
@@ -244,6 +247,7 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
         task_queue=CONTROL_QUEUE,
         schedule_to_close_timeout=_SCHEDULE_PATIENCE,
         start_to_close_timeout=_END_ATTEMPT,
+        heartbeat_timeout=_SCHEDULE_BEAT,
         retry_policy=unlimited_retries(),
         priority=Priority(fairness_key=schedule.tenant),
         summary="check if the batch may be created",
@@ -258,6 +262,7 @@ def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,
+        heartbeat_timeout=_SCHEDULE_BEAT,
         retry_policy=unlimited_retries(),
         priority=Priority(fairness_key=schedule.tenant),
         summary=summary,

@@ -8,6 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities.errors import translated
+from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.services.schedule_changes import apply_pending
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
@@ -71,7 +72,7 @@ class BatchScheduling(ScheduleActivities):
         """
         tenant, schedule_id = run.schedule.tenant, run.schedule.schedule_id
         batch_id = batch_id_of_run(run.run_id)
-        async with translated():
+        async with heartbeating(), translated():
             schedule = await self._database.schedules.get(tenant, schedule_id)
             if schedule is None:
                 await self._remove_orphan(schedule_id)
@@ -98,7 +99,7 @@ class BatchScheduling(ScheduleActivities):
         run, batch = record.run, record.batch
         tenant, schedule_id = run.schedule.tenant, run.schedule.schedule_id
         row = ScheduleRunRow(id=run.run_id, scheduled_at=run.scheduled_at)
-        async with translated():
+        async with heartbeating(), translated():
             if batch.order is None:
                 row = row.model_copy(update={"code": batch.code, "message": batch.refusal})
                 fields = {"schedule_id": schedule_id, "code": batch.code}
@@ -118,7 +119,7 @@ class BatchScheduling(ScheduleActivities):
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
         """
-        async with translated():
+        async with heartbeating(), translated():
             now = datetime.now(UTC).replace(microsecond=0)
             await self._database.batches.request_cancel(order.tenant, order.batch_id, now)
 
@@ -132,7 +133,7 @@ class BatchScheduling(ScheduleActivities):
             BatchLive: the batch has not ended; retried.
             DatabaseUnavailable: the database does not respond; retried.
         """
-        async with translated():
+        async with heartbeating(), translated():
             row = await self._database.batches.get(order.tenant, order.batch_id)
         if row is None or row.status.is_terminal:
             return row and row.status

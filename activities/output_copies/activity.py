@@ -85,7 +85,7 @@ class OutputCopies(OutputCopyActivities):
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
         """
-        async with translated():
+        async with heartbeating(), translated():
             row = await self._database.batches.get(order.tenant, order.batch_id)
             copy = OutputCopy() if row is None or row.output_copy is None else row.output_copy
             if copy.state is not OutputCopyState.PENDING:

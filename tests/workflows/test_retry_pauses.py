@@ -5,6 +5,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
+from batchwright.contracts.temporal_payloads.batch_schedules import ScheduleRef
 from batchwright.contracts.temporal_payloads.execution import ModelRun
 from batchwright.workflows import options
 from tests.integration.database.rows import START, an_order
@@ -28,9 +29,20 @@ def test_every_activity_of_a_batch_has_the_heartbeat_timeout_of_its_batch() -> N
         options.insert_row_options(ORDER),
         options.end_options(ORDER, "failed"),
         options.slice_options(RUN, 0, START),
+        options.output_copy_options(ORDER),
+        options.output_copy_end_options(ORDER),
     ):
         expected = timedelta(seconds=ORDER.policy.heartbeat_timeout_seconds)
         assert config.get("heartbeat_timeout") == expected, config.get("summary")
+
+
+def test_a_worker_that_is_lost_in_an_activity_of_a_schedule_is_noticed_after_ten_seconds() -> None:
+    schedule = ScheduleRef(tenant="t", schedule_id="schedule_1")
+    for config in (
+        options.scheduled_batch_options(schedule),
+        options.scheduled_run_options(schedule, "record the run"),
+    ):
+        assert config.get("heartbeat_timeout") == timedelta(seconds=10), config.get("summary")
 
 
 def pause_after(attempts: int, config: ActivityConfig) -> timedelta:

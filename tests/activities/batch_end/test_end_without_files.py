@@ -2,23 +2,19 @@
 files.
 """
 
-import asyncio
-import dataclasses
-from datetime import timedelta
-
 import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.batch_end.end_without_files import Lifecycle
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.finalization import EndRequest
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import BatchRow, SliceProgress
+from batchwright.database.records import SliceProgress
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.finalization.settled_batch import BATCH_ID, CREATED, INPUT_KEY, TENANT, SettledBatch
+from tests.activities.slow_database import SlowDatabaseEnvironment
 
 ERRORS = [ValidationError(code="finalization_failed", message="The storage did not come back.")]
 
@@ -62,18 +58,8 @@ async def test_heartbeats_are_sent_while_the_database_does_not_answer(
     """Without them, the end of a batch whose worker was lost would be noticed only after a minute."""
     batch = await a_batch()
     lifecycle = Lifecycle(batch.database, batch.metrics, batch.storage)
-    beats = asyncio.Event()
-    environment = ActivityEnvironment()
-    environment.info = dataclasses.replace(environment.info, heartbeat_timeout=timedelta(milliseconds=3))
-    environment.on_heartbeat = lambda *_: beats.set()
-    upsert = batch.database.batches.upsert
-
-    async def upsert_after_a_heartbeat(order: BatchOrder) -> BatchRow:
-        beats.clear()
-        await beats.wait()
-        return await upsert(order)
-
-    monkeypatch.setattr(batch.database.batches, "upsert", upsert_after_a_heartbeat)
+    environment = SlowDatabaseEnvironment(monkeypatch)
+    environment.slow_down(batch.database.batches, "upsert")
     await environment.run(lifecycle.insert_row, batch.order)
     request = EndRequest(order=batch.order, status=BatchStatus.FAILED, errors=ERRORS)
     assert await environment.run(lifecycle.end, request) is BatchStatus.FAILED

@@ -28,6 +28,7 @@ from batchwright.rules.ids import is_batch_id
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable
+from tests.activities.slow_database import SlowDatabaseEnvironment
 from tests.fakes.api_keys import create_key
 from tests.fakes.batch_schedules import MemoryBatchSchedules, StoredSchedule
 from tests.fakes.memory_database import MemoryDatabase
@@ -208,6 +209,25 @@ async def test_an_unavailable_database_is_retried(fixture: SchedulingFixture) ->
     with pytest.raises(ApplicationError) as failed:
         await fixture.run()
     assert (failed.value.type, failed.value.non_retryable) == (Failure.DATABASE_UNAVAILABLE, False)
+
+
+async def test_heartbeats_are_sent_while_the_database_does_not_answer(
+    fixture: SchedulingFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them, a worker that was lost in such an activity would be noticed only after a minute."""
+    await fixture.schedule()
+    activities, database = fixture.activities, fixture.database
+    environment = SlowDatabaseEnvironment(monkeypatch)
+    environment.slow_down(database.schedules, "get")
+    environment.slow_down(database.schedules, "record_run")
+    batch = await environment.run(activities.admit_scheduled_batch, RUN)
+    assert batch.order is not None
+    await environment.run(activities.record_scheduled_run, RunRecord(run=RUN, batch=batch))
+    environment.slow_down(database.batches, "request_cancel")
+    await environment.run(activities.record_scheduled_cancel, batch.order)
+    environment.slow_down(database.batches, "get")
+    with pytest.raises(ApplicationError, match="not ended"):
+        await environment.run(activities.end_of_scheduled_batch, batch.order)
 
 
 async def test_a_batch_that_is_being_cancelled_is_shown_so(fixture: SchedulingFixture) -> None:

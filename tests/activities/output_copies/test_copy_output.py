@@ -17,6 +17,7 @@ from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, Ou
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.s3 import multipart_upload
 from batchwright.telemetry.metrics import Metrics
+from tests.activities.slow_database import SlowDatabaseEnvironment
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.s3 import S3Server, s3_client
 from tests.fakes.s3_proxy import S3Proxy, Seen, proxied
@@ -259,6 +260,15 @@ async def test_giving_up_keeps_the_last_reason_and_a_success(target: Target) -> 
     )
     assert await target.copy() is OutputCopyState.WRITTEN
     assert await ActivityEnvironment().run(give_up, target.order) is OutputCopyState.WRITTEN
+
+
+async def test_giving_up_sends_heartbeats_while_the_database_does_not_answer(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = SlowDatabaseEnvironment(monkeypatch)
+    environment.slow_down(target.database.batches, "get")
+    give_up = target.activities().give_up_output_copy
+    assert await environment.run(give_up, target.order) is OutputCopyState.FAILED
 
 
 async def test_an_attempt_that_fails_after_the_end_leaves_the_end_as_it_is(target: Target) -> None:
