@@ -198,11 +198,12 @@ class SliceAttempt:
     def _may_read(self, record: SliceRecord) -> bool:
         """Request memory for the slice's lines. If it is granted, return True: the lines can be read now.
 
-        If several attempts of the slice crashed, the quarantine lock of the process must be free, too. If the
-        lock is not free, keep no memory and return False. The lock is held while the process sends a
-        quarantined line, or reads a slice or runs an activity whose earlier attempts crashed.
+        If several attempts of the slice crashed before they had read the lines, the quarantine lock of the
+        process must be free, too. If the lock is not free, keep no memory and return False. The lock is held
+        while the process sends a quarantined line, or reads a slice or runs an activity whose earlier
+        attempts crashed.
         """
-        if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
+        if self._quarantine.must_prepare_alone and self._worker.quarantine_lock.locked():
             if not self._held.waits_for_memory:  # otherwise, keep its place in the queue
                 self._held.release_memory(self._worker.budget)  # other slices may need it,
             self._held.drain()  # and the worker takes others
@@ -211,8 +212,8 @@ class SliceAttempt:
 
     async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> _TurnEnd:
         try:
-            is_tracking = self._quarantine.is_tracking
-            async with self._quarantined_preparation() if is_tracking else contextlib.nullcontext():
+            is_alone = self._quarantine.must_prepare_alone
+            async with self._quarantined_preparation() if is_alone else contextlib.nullcontext():
                 turn = await self._prepare(record, router)
             self._dispatcher = dispatcher = SliceDispatcher(turn)
             reason = await dispatcher.run()
@@ -228,7 +229,7 @@ class SliceAttempt:
 
     @contextlib.asynccontextmanager
     async def _quarantined_preparation(self) -> AsyncGenerator[None]:
-        """Context manager for the preparation (reading the lines) of a slice whose earlier attempts crashed.
+        """Context manager for the preparation (reading the lines) of a slice whose preparations crashed.
 
         No other quarantined line, preparation or activity of this process runs during the block. A heartbeat
         before the block and another at its end tell the next attempt whether the block crashed.

@@ -6,8 +6,10 @@ quarantined line or quarantined step (activity such as ingestion) of the process
 After three crashes while a line was sent, `attempt.py` settles this line with an error.
 
 Before an attempt sends lines, it reads the stored results and the lines. This part of the attempt is called
-preparation. A worker can also crash during the preparation. After two crashes, preparations are quarantined,
-too. After three crashes during a quarantined preparation, the slice fails.
+preparation. A worker can also crash during the preparation. After two such crashes, preparations are
+quarantined, too. After three crashes during a quarantined preparation, the slice fails. A crash after the
+preparation shows that the preparation is harmless. Therefore the next preparation is not quarantined, and
+waits for no other slice.
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from typing import NamedTuple
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 
 CRASHES_BEFORE_TRACKING = 2  # a single crash may have any cause
+CRASHES_BEFORE_QUARANTINED_PREPARATION = 2  # crashes before the lines were read
 MAX_LINE_CRASHES = 3  # crashes while the line was in flight; during the last two it was alone
 MAX_PREPARATION_CRASHES = 3  # crashes during a quarantined preparation
 TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, and maximum in flight
@@ -32,12 +35,15 @@ class AttemptHistory(NamedTuple):
         first_crash: number of the first attempt that crashed; 0 if no attempt crashed. Each attempt between
             `first_crash` and `attempt` has also crashed, or has not read the lines.
         preparation_crashes: how many of the crashed attempts crashed during a quarantined preparation.
+        unread_crashes: how many attempts crashed before they had read the lines, since an attempt last read
+            them.
     """
 
     attempt: int
     crashes: int = 0
     first_crash: int = 0
     preparation_crashes: int = 0
+    unread_crashes: int = 0
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
@@ -62,7 +68,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
     has_crashed = RELEASED not in details
     if not last.attempt:  # no attempt before this one has sent a heartbeat with its number
         crashes = attempt - 1 if has_crashed else 0
-        return AttemptHistory(attempt, crashes, first_crash=1 if crashes else 0)
+        return AttemptHistory(attempt, crashes, first_crash=1 if crashes else 0, unread_crashes=crashes)
     unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
     if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
         return AttemptHistory(attempt)
@@ -74,6 +80,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
         crashes=last.crashes + has_crashed + unreported,
         first_crash=last.first_crash or first_crash,
         preparation_crashes=last.preparation_crashes + (has_crashed and last.is_preparing),
+        unread_crashes=(0 if last.has_read else last.unread_crashes + has_crashed) + unreported,
     )
 
 
@@ -87,6 +94,7 @@ class CrashQuarantine:
     Attributes:
         history: the attempts that crashed before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
+        must_prepare_alone: True if the preparation of this attempt is quarantined.
         marker: marker of this attempt.
         crashed_markers: markers of all attempts that crashed. The marker of the last crash is not enough,
             because that attempt may have crashed before it quarantined the lines with an older marker.
@@ -96,6 +104,7 @@ class CrashQuarantine:
 
     def __init__(self, history: AttemptHistory, generation: int) -> None:
         self.history, self.is_tracking = history, history.crashes >= CRASHES_BEFORE_TRACKING
+        self.must_prepare_alone = history.unread_crashes >= CRASHES_BEFORE_QUARANTINED_PREPARATION
         self.is_preparing = self.has_read = False
         self.marker = f"{generation}/{history.attempt}"
         crashed = range(history.first_crash, history.attempt) if history.crashes else ()

@@ -189,6 +189,8 @@ class SliceResult(Message):
     # the reporting attempt is doing that now.
     preparation_crashes: int = 0
     is_preparing: bool = False
+    # Only in heartbeats: how many attempts crashed before they had read the lines, since one last read them.
+    unread_crashes: int = 0
 
 
 class ModelRunResult(Message):
