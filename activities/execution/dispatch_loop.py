@@ -15,7 +15,8 @@ MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases i
 # Backends with few slots keep one system prompt in each. So a worker needs the prefix groups in the slots and
 # as many that follow. Therefore it holds up to this many slices, unless all lines are of the same group.
 _MOST_SLICES_FOR_GROUPS = 16
-_LOCK_PAUSE_SECONDS = 0.2  # between two quarantined lines; others poll the lock every 0.1 s
+# Between two quarantined lines of the process. Activities and preparations poll the lock every 0.1 s.
+_LOCK_PAUSE_SECONDS = 0.2
 _TICK_SECONDS = 0.25
 
 
@@ -84,6 +85,7 @@ class SliceDispatcher:
         while True:
             if (reason := self._stop_reason()) is not None:
                 self._sender.cancel_permit_request()
+                self._leave_quarantine_order()
                 return reason
             if self._state.waiting_line is None and self._sender.can_dispatch(time.monotonic()):
                 self._sender.queue_next()
@@ -121,6 +123,7 @@ class SliceDispatcher:
         if self._ticker is not None:
             self._ticker.cancel()
         self._sender.cancel_permit_request()
+        self._leave_quarantine_order()
         await self._sender.cancel_all()
         self._outcomes.metrics.flush()
 
@@ -243,6 +246,7 @@ class SliceDispatcher:
         these lines: it sends them one at a time.
         """
         self._sender.must_track = False
+        self._leave_quarantine_order()
         lines: list[SliceLine] = []
         while len(lines) < TRACKED_BATCH_SIZE and (line := self._queue.next()) is not None:
             lines.append(line)
@@ -257,21 +261,22 @@ class SliceDispatcher:
         flight, and no other slice of this process is sending a quarantined line.
 
         - If the line is no longer allowed to be sent, settle the line with an error and return True.
-        - If no quarantined line can be sent now, return False.
+        - If no quarantined line can be sent now, for example because another slice is next, return False.
         - If the line gets no permit within `MAX_BLOCKED_SECONDS`, return False, so that other slices can send
           their quarantined lines.
         """
-        state, lock = self._state, self._turn.worker.quarantine_lock
-        if (
-            state.in_flight
-            or state.waiting_line
-            or lock.locked()
-            or not self._sender.can_dispatch(time.monotonic())
-        ):
+        state, worker = self._state, self._turn.worker
+        lock, order = worker.quarantine_lock, worker.quarantine_order
+        is_busy = state.in_flight or state.waiting_line or not self._sender.can_dispatch(time.monotonic())
+        line = None if is_busy else self._queue.pop_quarantined()
+        if line is None:
+            self._leave_quarantine_order()
             return False
-        line = self._queue.pop_quarantined()
-        if line is None or self._sender.reject_if_denied(line):
-            return line is not None
+        if not order.is_next(self._request.batch_id, state.wake) or lock.locked():
+            self._queue.push_front(line)
+            return False
+        if self._sender.reject_if_denied(line):
+            return True
         is_blocked = False
         async with lock:
             await self._mark_sending(line)
@@ -285,7 +290,12 @@ class SliceDispatcher:
                     else:
                         await self._rest(_TICK_SECONDS)
         await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        self._leave_quarantine_order(has_sent=True)
         return not is_blocked
+
+    def _leave_quarantine_order(self, *, has_sent: bool = False) -> None:
+        order = self._turn.worker.quarantine_order
+        order.leave(self._request.batch_id, self._state.wake, has_sent=has_sent)
 
     async def _mark_sending(self, *lines: SliceLine) -> None:
         for line in lines:

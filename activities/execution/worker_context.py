@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from batchwright.activities.execution.slice_state.lease import Heartbeat
+from batchwright.activities.execution.slice_state.line_quarantine import QuarantineOrder
 from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.backend_job_cancellation import RouterLookup
 from batchwright.activities.services.batch_cost_cap import BatchCosts
@@ -62,6 +63,7 @@ class WorkerContext:
     missing_dependencies: Callable[[], str]
     # Held to send a quarantined line, and by other work of the process that may crash it.
     quarantine_lock: asyncio.Lock
+    quarantine_order: QuarantineOrder = field(default_factory=QuarantineOrder)
     # Returns how many live workers serve the given task queue; 0 if unknown.
     count_workers: Callable[[str], int] = lambda _: 0
     # Returns True if interactive calls take this worker's part of a backend's limit. The argument is its URL.

@@ -12,6 +12,7 @@ preparation shows that the preparation is harmless. Therefore the next preparati
 waits for no other slice.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -116,3 +117,45 @@ class CrashQuarantine:
         The fields also tell it how far this attempt has come.
         """
         return {**self.history._asdict(), "has_read": self.has_read, "is_preparing": self.is_preparing}
+
+
+class QuarantineOrder:
+    """The order in which the slices of a process send their quarantined lines, one line each time.
+
+    Batches take turns. So a batch with a few quarantined lines does not wait until a large batch has sent all
+    of its own. Within a batch, the slice that has waited longest is next.
+
+    A slice is identified by the event that wakes it. The event is set when the slice becomes the next one.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, dict[asyncio.Event, None]] = {}  # by batch id
+
+    def is_next(self, batch_id: str, wake: asyncio.Event) -> bool:
+        """Return True if the slice may send its next quarantined line now. Otherwise, it begins to wait.
+
+        A slice for which this was called must call `leave` before it does anything else. Until then, the
+        slices behind it wait.
+        """
+        self._waiting.setdefault(batch_id, {}).setdefault(wake)
+        return wake is self._next()
+
+    def leave(self, batch_id: str, wake: asyncio.Event, *, has_sent: bool = False) -> None:
+        """Stop waiting, and wake the next slice. If the slice does not wait, do nothing.
+
+        Args:
+            has_sent: True if the slice has sent a line. Then all other batches come before its batch.
+        """
+        slices = self._waiting.get(batch_id, {})
+        if wake not in slices:
+            return
+        del slices[wake]
+        if has_sent or not slices:
+            del self._waiting[batch_id]
+            if slices:
+                self._waiting[batch_id] = slices
+        if (next_slice := self._next()) is not None:
+            next_slice.set()
+
+    def _next(self) -> asyncio.Event | None:
+        return next((wake for slices in self._waiting.values() for wake in slices), None)
