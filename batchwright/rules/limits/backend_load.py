@@ -8,7 +8,8 @@ A backend rejects requests for one of two reasons:
   fewer requests in flight would only cost throughput.
 
 To distinguish the two, requests sent at high concurrency (while many others were in flight) are compared with
-requests sent at low concurrency.
+requests sent at low concurrency. If there were many requests in flight for a short time only, as after the
+start of a worker, the requests with the highest concurrency count as high.
 """
 
 import math
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _HISTORY, _MIN_COMPARED = 128, 16  # outcomes that are kept; outcomes needed at high and at low concurrency
-_LOW_CONCURRENCY = 0.75  # up to this fraction of its peak, the concurrency counts as low
+_LOW_CONCURRENCY = 0.75  # up to this fraction of a high concurrency, the concurrency counts as low
 _MAX_USUAL_SHARE = 1 / 3  # with a larger fraction of rejections, the backend counts as overloaded
 _TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
 _FOLLOW = 0.25  # by which fraction the usual fraction moves towards a new measurement
@@ -175,15 +176,14 @@ class RejectionHistory:
 
         If lower concurrency helps, or if there are too few outcomes to decide, return 0.
         """
-        peak = max((in_flight for in_flight, _ in self._seen), default=0)
-        high = [
-            (in_flight, rejected) for in_flight, rejected in self._seen if in_flight > _LOW_CONCURRENCY * peak
-        ]
-        low = [
-            (in_flight, rejected)
-            for in_flight, rejected in self._seen
-            if in_flight <= _LOW_CONCURRENCY * peak
-        ]
+        if len(self._seen) < 2 * _MIN_COMPARED:
+            return 0
+        levels = sorted((in_flight for in_flight, _ in self._seen), reverse=True)
+        peak, compared = levels[0], levels[_MIN_COMPARED - 1]
+        # If only a few requests were sent near the peak, those with the highest concurrency are compared.
+        most_low = _LOW_CONCURRENCY * (peak if compared > _LOW_CONCURRENCY * peak else compared)
+        high = [(in_flight, rejected) for in_flight, rejected in self._seen if in_flight > most_low]
+        low = [(in_flight, rejected) for in_flight, rejected in self._seen if in_flight <= most_low]
         if min(len(high), len(low)) < _MIN_COMPARED:
             return 0
         share = _rejected_share(low)

@@ -35,16 +35,18 @@ def test_refusals_of_requests_sent_before_the_limit_fell_do_not_lower_it_again()
 class Gateway:
     """A gateway to a backend with 128 slots and responses that take one second.
 
-    It rejects a request immediately if `refuses(in_flight_when_sent)` is True.
+    It rejects a request immediately if `refuses(in_flight_when_sent)` is True. Each second, it gets as many
+    requests as the limit allows, but at most `demand`.
     """
 
     refuses: Callable[[int], bool]
+    demand: int = 128
     limit: AdaptiveLimit = field(default_factory=lambda: limit(128))
     limits: list[int] = field(default_factory=list[int])
 
     def run(self, seconds: int) -> None:
         for second in range(len(self.limits), len(self.limits) + seconds):
-            count = self.limit.current
+            count = min(self.limit.current, self.demand)
             refused = [place for place in range(1, count + 1) if self.refuses(place)]
             for signal, places, took in (
                 (LoadSignal.REJECTED, refused, 0.02),
@@ -64,6 +66,25 @@ def test_refusals_that_do_not_depend_on_load_do_not_lower_the_limit(share: float
     gateway = Gateway(lambda in_flight_when_sent: rng.random() < share)
     gateway.run(200)
     assert sum(gateway.limits[20:]) / 180 > 100
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+@pytest.mark.parametrize("demand", [10, 20, 40])
+def test_refusals_that_do_not_depend_on_load_leave_room_for_a_demand_below_the_limit(
+    demand: int, share: float
+) -> None:
+    """The peak is the demand, and after the first refusals only few requests reach it."""
+    rng = Random(3)
+    gateway = Gateway(lambda in_flight_when_sent: rng.random() < share, demand)
+    gateway.run(80)
+    assert sum(min(limit, demand) for limit in gateway.limits[-40:]) / 40 > 0.9 * demand
+
+
+@pytest.mark.parametrize("demand", [10, 20, 40])
+def test_refusals_caused_by_load_are_found_even_if_the_demand_is_below_the_limit(demand: int) -> None:
+    gateway = Gateway(lambda in_flight_when_sent: in_flight_when_sent > 8, demand)
+    gateway.run(100)
+    assert 7 < sum(gateway.limits[20:]) / 80 < 10
 
 
 def test_refusals_caused_by_load_end_and_do_not_become_the_baseline() -> None:
