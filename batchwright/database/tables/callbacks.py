@@ -15,10 +15,9 @@ from batchwright.database.sql import queries
 class ReceivedCallback(NamedTuple):
     """A callback: an HTTP request with which a backend has reported the end of a job.
 
-    A job is a request that the backend accepted first and answered later.
+    A job is a request that the backend accepts immediately and answers later.
 
-    `body` is None if it was too large to store. `size` is the length of the body in bytes, even if it was not
-    stored.
+    `size` is the length of the received body in bytes. `body` is None if the body was too large to store.
     """
 
     id: str
@@ -29,7 +28,7 @@ class ReceivedCallback(NamedTuple):
 class ReceivedCallbacks(NamedTuple):
     """The result of `CallbacksTable.get`.
 
-    `has_more` is True if callbacks were left out, because all bodies together exceed the caller's limit.
+    `has_more` is True if callbacks were left out because of the argument `max_bytes`.
     """
 
     callbacks: list[ReceivedCallback]
@@ -39,8 +38,8 @@ class ReceivedCallbacks(NamedTuple):
 class CallbacksTable(Protocol):
     """Callbacks: requests with which backends have reported the end of a job.
 
-    A job is a request that a backend accepts first and answers later. Each callback has an id, which is
-    accepted only once. A repeated callback is refused.
+    A job is a request that a backend accepts immediately and answers later. Each callback has an id. If a
+    callback with the same id was accepted before, the new callback is refused.
     """
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
@@ -64,9 +63,9 @@ class CallbacksTable(Protocol):
         """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out.
 
         Args:
-            max_bytes: maximum size of all returned bodies together. If the bodies are larger, the callbacks
-                with the latest `expires_at` are left out. At least one callback is returned, even if its body
-                alone is larger.
+            max_bytes: maximum size of all returned bodies together. If necessary, the callbacks with the
+                latest `expires_at` are left out. The callback with the earliest `expires_at` is always
+                returned, even if its body is larger than `max_bytes`.
         """
         ...
 

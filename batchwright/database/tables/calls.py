@@ -27,17 +27,16 @@ class CallKey(NamedTuple):
 
 
 class StoredCall(NamedTuple):
-    """The result of storing a call (a single request of a client). It says which batch to start.
+    """The result of storing a call (a single request of a client): its batch, and a batch to start.
 
-    `batch_id` is the batch in which the call is stored. `order` describes the batch that the caller must
-    start. There are three cases:
+    `batch_id` is the batch in which the call is stored. There are three cases for `order`:
 
-    - `order` describes the batch `batch_id`. The caller must start this batch.
-    - `order` describes another batch, because an earlier request stored the call in the batch `batch_id`, and
-      this batch may never have been started. The caller must start the batch of `order`, and then move the
-      call to it with `CallsTable.move`.
-    - `order` is None, because the batch `batch_id` has started and accepts no further calls. The caller must
-      start no batch.
+    - `order` describes the batch `batch_id`: start this batch.
+    - `order` describes another batch: start the batch of `order`, and then move the call to it with
+      `CallsTable.move`. In this case, an earlier request has stored the call in the batch `batch_id`, and the
+      batch `batch_id` may never have been started.
+    - `order` is None: start no batch. In this case, the batch `batch_id` has started and accepts no further
+      calls, or the call has ended.
     """
 
     batch_id: str
@@ -53,51 +52,49 @@ class CallLine(NamedTuple):
 class CallsTable(Protocol):
     """Table of calls (single requests of clients). Each call becomes a line of a rolling batch.
 
-    A rolling batch collects the calls of one group: they have the same caller, model, endpoint and completion
-    window. When a call ends, its `request` is emptied. After that, the call does not change.
+    A rolling batch collects the calls of one group. The calls of a group have the same caller, model,
+    endpoint and completion window. When a call ends, its request body is deleted. An ended call does not
+    change.
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call (a single request of a client) in the rolling batch that now collects the calls of its
-        group, `call.group`.
+        """Store a call (a single request of a client) in the open rolling batch of its group, `call.group`.
 
-        The calls of a group have the same caller, model, endpoint and completion window. If no batch collects
-        the calls of the group now, store nothing and return None. If the call is stored already, it stays in
-        its batch.
+        The calls of a group have the same caller, model, endpoint and completion window. A rolling batch is
+        open while it collects the calls of its group. If the group has no open batch, store nothing and
+        return None. If the call is stored already, do not move it to another batch.
         """
         ...
 
     async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
-        """Record that the batch `order` collects the calls of a group from now on, and return True.
+        """Open the rolling batch `order` for the calls of a group, and return True.
 
         A call is a single request of a client. The calls of a group have the same caller, model, endpoint and
-        completion window. A batch that collects calls is a rolling batch.
+        completion window. A rolling batch is open while it collects the calls of its group. In two cases,
+        nothing changes:
 
-        - If another batch already collects the calls of this group, change nothing and return True.
-        - If the tenant already has `max_batches` rolling batches that collect calls or have not ended, change
-          nothing and return False.
+        - The tenant already has `max_batches` rolling batches that are open or have started and not ended:
+          return False.
+        - Otherwise, if the group already has an open batch: return True.
         """
         ...
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
-        """Move a call (a single request of a client) to the batch `batch_id`, and return True.
+        """Move a call (a single request of a client) to the rolling batch `batch_id`, and return True.
 
-        The caller of this method has started the batch. Change nothing and return False in these cases:
+        Start this batch before you move the call. Change nothing and return False in these cases:
 
-        - A batch other than `batch_id` has already taken the call as a line.
+        - The call is already a line of a batch.
         - The call has ended.
-        - The batch `batch_id` no longer collects calls of the call's group.
+        - The batch `batch_id` no longer collects calls of `call.group`.
         """
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call (a client's single request), unless it is still needed.
+        """Delete a call (a client's single request) after a failed start of its batch. There are three cases:
 
-        Call this if the client's request cannot start the call's batch. Return True if the call nevertheless
-        runs or has ended, so that the request has succeeded. There are three cases:
-
-        - The call is already a line of a batch that has started, or the call has ended: keep it, and return
-          True.
+        - The call is already a line of a started batch, or the call has ended: keep the call, and return
+          True. The client's request has succeeded.
         - The client has sent the same request again, and the repeated request may still start a batch: keep
           the call, and return False.
         - In all other cases: delete the call, and return False.
@@ -111,8 +108,8 @@ class CallsTable(Protocol):
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
         """End the collection of calls (single requests of clients) by a rolling batch.
 
-        Its stored calls become its lines, except calls that have ended. The batch gets no further calls of
-        `group`.
+        The calls that are stored in the batch become its lines, except calls that have ended. The batch gets
+        no further calls of `group`.
         """
         ...
 
@@ -124,8 +121,9 @@ class CallsTable(Protocol):
         ...
 
     async def get(self, tenant: str, id: str) -> Call | None:
-        """Return a call (a client's single request); None if there is none, or if it ended over
-        ANSWER_LIFETIME ago.
+        """Return a call (a client's single request).
+
+        Return None if there is no such call, or if the call ended more than ANSWER_LIFETIME ago.
         """
         ...
 
@@ -162,19 +160,21 @@ class CallsTable(Protocol):
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many calls (single requests of clients) `remove_old` would delete without a limit."""
+        """Return how many calls (single requests of clients) are old enough for `remove_old`."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete old calls (single requests of clients), and return how many were deleted. Two kinds of calls
-        are deleted:
+        """Delete old calls (single requests of clients), and return the number of deleted calls.
 
-        - At most `limit` calls that ended at the time `before` or earlier.
-        - At most `limit` calls that were created at that time or earlier, and whose batch was never started.
+        Two kinds of calls are deleted, at most `limit` of each kind:
 
-        A call's webhook endpoint is deleted together with the call, unless a delivery to it is pending.
-        Records of rolling batches (batches of single calls) that were opened at the time `before` or earlier,
-        but never started, are deleted, too. They are not counted.
+        - Calls that ended at the time `before` or earlier.
+        - Calls that were created at the time `before` or earlier, and whose batch was never started.
+
+        The webhook endpoint of a deleted call is deleted, too, unless a delivery to this endpoint is pending.
+
+        Also delete the records of rolling batches (batches of single calls) that were opened at the time
+        `before` or earlier, but never started. The returned number does not include these records.
         """
         ...
 

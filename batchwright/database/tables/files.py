@@ -18,9 +18,8 @@ _PARSE_INLINE_LIMIT = 500  # number of rows that take about 5 ms
 class FilesTable(Protocol):
     """Table of the files of tenants.
 
-    An expired file counts as missing, with one exception: the methods that read files return it while a batch
-    or a schedule needs it as input. A batch needs its input until it has ended and its output files are
-    written.
+    An expired file counts as missing, unless a batch or a schedule still needs the file as input. A batch
+    needs its input file until the batch has ended and its output files are written.
     """
 
     async def insert(self, row: FileRow) -> FileRow:
@@ -52,8 +51,9 @@ class FilesTable(Protocol):
     async def delete(self, tenant: str, file_id: str) -> FileRow | None:
         """Delete the row of a file and return it. The caller must then delete the object in storage.
 
-        Return None if the file does not exist or has expired. Raises FileInUse if the file is the input of a
-        batch that has not ended, or of a batch whose output files may still be written.
+        Return None if the file does not exist, or if it has expired and no schedule needs it. Raises
+        FileInUse if the file is the input of a batch that has not ended, or of an ended batch that may still
+        get its output files.
         """
         ...
 

@@ -16,8 +16,7 @@ from batchwright.database.tables.uploads import PostgresUploads
 class IdempotencyTable(Protocol):
     """Idempotency keys of successful requests, each with the object that the request created.
 
-    In all methods, `since` is the limit of age: a key that was created at this time or earlier has expired,
-    and counts as missing.
+    In all methods, a key that was created at the time `since` or earlier has expired, and counts as missing.
     """
 
     async def find(
@@ -41,11 +40,12 @@ class IdempotencyTable(Protocol):
                 creates.
             since: a key that was created at this time or earlier has expired and is replaced.
             row: file or upload that the request creates; None if the request creates something else.
-            admissions: the amounts by which the request uses up quotas. If the key is already stored, nothing
-                is counted. So concurrent requests with the same key count only once.
+            admissions: the amounts that the request adds to the used part of the tenant's quotas. If the key
+                is already stored, nothing is added. Concurrent requests with the same key therefore count
+                once.
 
         Raises:
-            QuotaExhausted: the tenant would exceed the limit of one of `admissions`. The key is not stored.
+            QuotaExhausted: one of the amounts would exceed the limit of a quota. The key is not stored.
         """
         ...
 

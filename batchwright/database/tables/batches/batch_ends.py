@@ -1,4 +1,4 @@
-"""Ends of batches: stores the final status of a batch, and files that are written after its end."""
+"""Stores the final status of a batch, and the rows of its output and error files."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,8 +58,13 @@ class BatchEnds(Protocol):
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
         """Add files, counts and token usage to a batch that ended before its files were written.
 
-        Return the row. Nothing is changed in three cases: the batch has not ended, it already has its files,
-        or it is recorded that it will never get files. Raises UnknownBatch if the batch has no row.
+        Return the row. Change nothing in these cases:
+
+        - The batch has not ended.
+        - The batch already has its files.
+        - A record says that the batch will never get files.
+
+        Raises UnknownBatch if the batch has no row.
         """
         ...
 
@@ -74,13 +79,17 @@ class BatchEnds(Protocol):
     ) -> EndedBatch:
         """Record that the output and error files of an ended batch will never be written.
 
-        Return the row. Nothing is changed in three cases: the batch has not ended, it already has its files,
-        or it is already recorded that it will never get files. Raises UnknownBatch if the batch has no row.
+        Return the row. Change nothing in these cases:
+
+        - The batch has not ended.
+        - The batch already has its files.
+        - A record already says that the batch will never get files.
+
+        Raises UnknownBatch if the batch has no row.
 
         Args:
-            errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. If the row has a greater number, that number
-                stays.
+            errors: why the files cannot be written. These errors replace the errors of the batch.
+            total: number of lines of the input; 0 if unknown. It replaces only a smaller number in the row.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...
@@ -95,18 +104,18 @@ class BatchEnds(Protocol):
         keep_until: datetime | None = None,
         files_until: datetime | None = None,
     ) -> EndedBatch:
-        """End a batch without output and error files. The last counts that workers reported become its final
-        counts.
+        """End a batch before its output and error files are written.
 
-        Return the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the
-        batch has no row.
+        The present counts of the batch, which include the reports of workers, become its final counts. Return
+        the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the batch has
+        no row.
 
         Args:
             status: final status.
             errors: why the batch failed; empty if it did not fail.
             at: time of the end.
             keep_until: time until which results stay in storage; None if they are not kept.
-            files_until: time until which `add_files` may add the files; None if the batch gets no files.
+            files_until: time until which `add_files` can add the files; None if the batch never gets files.
         """
         ...
 

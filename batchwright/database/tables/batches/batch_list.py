@@ -39,9 +39,9 @@ class BatchList(Protocol):
     ) -> tuple[list[BatchRow], bool]:
         """Return a page of at most `limit` batches for one endpoint that are newer than the batch `before`.
 
-        The page has the oldest of these batches, sorted newest first. The second item is True if there are
-        even newer batches. The batch `before` can have another endpoint. Raises UnknownCursor if the tenant
-        has no batch `before`.
+        If more than `limit` batches are newer, return the oldest of these, and True as the second item. The
+        page is sorted newest first. The batch `before` itself can be for another endpoint. Raises
+        UnknownCursor if the tenant has no batch `before`.
         """
         ...
 
@@ -52,11 +52,11 @@ class BatchList(Protocol):
 
         Temporal shares the capacity of a task queue fairly between fairness keys. There are three cases:
 
-        - Other batches of the tenant run and are not being cancelled: return the key of the newest of them.
-          As a result, all batches of the tenant that run at the same time have the same key.
-        - No other batch runs, but an earlier batch was cancelled or has expired: return a new key. With the
-          old key, the batch would have to wait for other tenants, because Temporal counts the unsent lines of
-          the earlier batch as use of this key.
+        - The tenant has running batches that are not being cancelled: return the key of the newest of these
+          batches. So all running batches of the tenant have the same key.
+        - The tenant has no such batch, but one of its batches was cancelled, is being cancelled or has
+          expired: return a new key. Temporal counts the unsent lines of that batch as if they had been sent
+          with the old key. With the old key, the new batch would therefore have to wait for other tenants.
         - In all other cases, return "". The tenant's name is then the key.
         """
         ...
@@ -64,10 +64,10 @@ class BatchList(Protocol):
     async def output_history(
         self, tenant: str, endpoint: Endpoint, models: Collection[str]
     ) -> dict[str, OutputHistory]:
-        """Return the numbers of requests and output tokens in the tenant's latest ended batches, by model.
+        """Return the number of requests and of output tokens for each model in the tenant's latest batches.
 
-        At most 100 batches count, and only batches for this endpoint. A model in `models` is left out if
-        these batches had no requests for it.
+        Only ended batches for this endpoint are read, and at most the latest 100 of them. If these batches
+        had no requests for a model in `models`, the model is left out.
         """
         ...
 

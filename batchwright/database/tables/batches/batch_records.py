@@ -1,8 +1,8 @@
 """Converts records of the table of batches to BatchRow, and combines the counts of a batch by model.
 
-Until a batch has ended, its counts are in two tables. Its row counts the lines that got their result when the
-input was read. The table of progress counts the lines for which workers have reported results. BatchRow has
-the sums.
+Until a batch has ended, its counts are in two tables. The batch's row counts the lines that already got a
+result in ingestion (when the input was read). The table of progress counts the lines for which workers have
+reported results. BatchRow has the sums.
 """
 
 from datetime import datetime
@@ -50,9 +50,9 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
     If `planned` is None, return `models`. Otherwise, there are two cases:
 
-    - A model in `planned`: its counts in `planned` are final.
-    - A model that is only in `models`: no requests were sent for it, so all its lines that are not completed
-      count as failed.
+    - The model is in `planned`: return its counts from `planned`.
+    - The model is only in `models`: no requests were sent for this model. All its lines that are not
+      completed count as failed.
 
     Args:
         models: counts in the row of the batch.

@@ -40,9 +40,9 @@ class BatchSnapshotQueries:
 
 
 class PostgresBatchSnapshots(BatchSnapshots):
-    """A reader of batches. A call parses only the rows that have changed since the previous call.
+    """A reader of batches that parses only the rows that have changed since the previous `read`.
 
-    Parsing takes longer than the query, and most batches do not change within a second.
+    This saves time: parsing takes longer than the query, and most batches do not change within a second.
     """
 
     def __init__(self, connections: ConnectionPool) -> None:

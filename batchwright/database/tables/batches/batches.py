@@ -33,8 +33,8 @@ class BatchesTable(Protocol):
     """Table of the batches of all tenants.
 
     A method that changes the status requires a certain earlier status. If the row has another status, the
-    method changes nothing. A call can therefore be repeated safely. The times in a row never go back, even if
-    the clocks of workers differ.
+    method changes nothing. A call can therefore be repeated safely. The time of a later status is never
+    before the time of an earlier status, even if the clocks of workers differ.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -75,31 +75,33 @@ class BatchesTable(Protocol):
         ...
 
     async def claim_pause_or_resume(self, tenant: str, batch_id: str, max_changes: int) -> int | None:
-        """Count a new pause or resume of a batch, and return its number.
+        """Reserve the number of a new pause or resume of a batch, and return this number.
 
-        All pauses and resumes of a batch are numbered together, from 1. If the batch has ended, or if it
-        already has `max_changes` pauses and resumes that have not failed, store nothing and return None.
+        All pauses and resumes of a batch are numbered together, from 1. Store nothing and return None if the
+        batch has ended, or if `max_changes` numbers are already reserved. Numbers that were released with
+        `release_pause_or_resume` do not count.
         """
         ...
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
-        """Record that a pause or resume has failed. If the batch has ended, do nothing.
+        """Record that a pause or resume of a batch has failed. If the batch has ended, do nothing.
 
-        It then no longer counts towards `max_changes` of `claim_pause_or_resume`. Its number is not used
-        again.
+        A failed pause or resume does not count towards `max_changes` of `claim_pause_or_resume`. The number
+        of the failed pause or resume is not used again.
         """
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
-        The output location is a place outside of Batchwright's own storage, which the client has chosen. In
-        these cases, nothing changes:
+        The client has chosen the output location, which is outside of Batchwright's own storage. Change
+        nothing in these cases:
 
-        - There is no such batch, it has not ended, or it has no output location.
-        - The stored state is `written`.
-        - The stored state is `failed`, and the new state is not `written`. The state `written` replaces
-          `failed`, because a copy may still succeed after the workflow has stopped waiting for it.
+        - There is no such batch, the batch has not ended, or it has no output location.
+        - The stored state of the copy is `written`.
+        - The stored state of the copy is `failed`, and `copy` has another state than `written`. The state
+          `written` replaces `failed`, because a copy may succeed after the workflow has stopped waiting for
+          it.
         """
         ...
 
@@ -135,10 +137,10 @@ class BatchesTable(Protocol):
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Record that an attempt to read a batch's input has stored `size` bytes in object storage.
+        """Record that an attempt to read a batch's input will store about `size` bytes in object storage.
 
-        They are stored under keys that start with `prefix`. The bytes count towards the tenant's quota of
-        stored bytes, until `remove_attempt` is called or the batch ends.
+        The keys of the stored objects start with `prefix`. The bytes count towards the tenant's quota of
+        stored bytes until `remove_attempt` is called or the batch ends.
         """
         ...
 
@@ -151,7 +153,7 @@ class BatchesTable(Protocol):
         ...
 
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Change a batch's status from `in_progress` to `finalizing`. Its files are written in this phase.
+        """Change a batch's status from `in_progress` to `finalizing`, before its output files are written.
 
         Return True, or False without a change if the status is not `in_progress`.
         """

@@ -63,8 +63,8 @@ class CustomIdsTable(Protocol):
 
         Args:
             after: id of the batch after which to continue; None for the first page.
-            filters: other conditions for the batches. The search is faster with metadata, a model or an
-                endpoint, because only batches that meet these conditions are examined.
+            filters: other conditions for the batches. A condition on the metadata, the model or the endpoint
+                makes the search faster, because only batches that meet this condition are examined.
         """
         ...
 
@@ -129,11 +129,11 @@ async def search_in_steps(
     examined.
 
     Args:
-        examine: function that does one step: it examines the next EXAMINED_AT_ONCE batches of the list, and
-            returns a record for each batch that it has found. If it has examined EXAMINED_AT_ONCE batches, it
-            also returns a record for the last of them. Its argument is the last record of the previous step;
-            None in the first step. In a record, `is_found` is True if the batch was found, and `place` is the
-            position of the batch in the step, from 1.
+        examine: function that examines the next EXAMINED_AT_ONCE batches of the list. The argument of the
+            function is the last record of the previous step; None in the first step. The function returns a
+            record for each batch that it has found. If the step has EXAMINED_AT_ONCE batches, the function
+            also returns a record for the last batch of the step. In a record, `is_found` is True if the batch
+            was found, and `place` is the position of the batch in the step, from 1.
     """
     found, last, end = list[str](), None, time.monotonic() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):

@@ -62,20 +62,21 @@ class DeadLettersTable(Protocol):
     ) -> list[tuple[str, str]]:
         """Return (tenant, batch id) of the batches whose dead letters (failed lines) can be retried.
 
-        The list is sorted by batch id. A dead letter can be retried if no batch was created to retry it, or
-        if the batch that was created never started.
+        The list is sorted by batch id. A dead letter can be retried if no batch was created to retry this
+        dead letter, or if such a batch was created but never started.
 
         Args:
             tenant: return only batches of this tenant; None for all tenants.
             batch_id: return only this batch; None for all batches.
             limit: greatest number of batches to return.
-            after: return only batches with a greater id.
+            after: return only batches whose id is greater than `after`.
         """
         ...
 
     async def unretried_ids(self, tenant: str, batch_id: str) -> list[str]:
-        """Return the ids of those dead letters (failed lines) of a batch that no other batch retries, in
-        input order.
+        """Return the ids of a batch's dead letters (failed lines) for which no retry was created.
+
+        The ids are sorted by the position of the lines in the input.
         """
         ...
 
@@ -98,11 +99,10 @@ class DeadLettersTable(Protocol):
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
             order: describes the new batch. It is the argument that starts the batch's workflow.
             file: row of the input file of the new batch.
-            admissions: the amounts by which the new batch and its file use up the tenant's quotas. If False
-                is returned, nothing is counted.
+            admissions: the amounts that the new batch and its file add to the used part of the tenant's
+                quotas. If False is returned, nothing is added.
 
-        Raises QuotaExhausted if the tenant would exceed the limit of one of `admissions`. Nothing is changed
-        then.
+        Raises QuotaExhausted, and changes nothing, if one of these amounts would exceed the limit of a quota.
         """
         ...
 

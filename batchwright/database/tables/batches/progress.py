@@ -35,8 +35,8 @@ class SliceKey(NamedTuple):
 class BatchSpending(NamedTuple):
     """Cap on the cost of a batch, and the cost of the batch so far.
 
-    Both are in 10^-12 of the currency's unit (`rules/token_costs.py`). `amount` is the cost without the
-    slices (parts of the batch) that the caller of `ProgressTable.spending` has excluded. `is_ending` is True
+    `cap` and `amount` are in 10^-12 of the currency's unit (`rules/token_costs.py`). `amount` does not
+    include the slices (parts of the batch) that were passed to `ProgressTable.spending`. `is_ending` is True
     if the batch is ending because it has reached its cap.
     """
 
@@ -55,7 +55,8 @@ class ProgressTable(Protocol):
         ...
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
-        """Return how many lines of each slice of a batch are settled, by (model, number of the slice).
+        """Return how many lines of each slice of a batch have a final result, by (model, number of the
+        slice).
 
         Call this only for a batch that has not ended. Slices for which no worker has reported yet are left
         out.
@@ -68,8 +69,8 @@ class ProgressTable(Protocol):
         The cost is computed from the tokens that workers have reported for the slices (parts) of a batch.
 
         Args:
-            batches: the batches, each with slices that are left out of its cost, because the caller counts
-                the cost of these slices itself.
+            batches: for each batch, the slices that are left out of the returned cost. The caller counts the
+                cost of these slices itself.
         """
         ...
 
@@ -85,18 +86,20 @@ class ProgressTable(Protocol):
         ...
 
     async def sample(self, at: datetime) -> None:
-        """Record the progress of all batches in progress: add a sample with the time `at` to each of them.
+        """Add a sample of the progress, with the time `at`, to all batches in progress.
 
-        A batch gets no sample if its latest sample is less than ten seconds old, or if the age of that sample
-        is less than 1/40 of the age of the first sample. So several workers can call this method, and a batch
-        that runs for a day has only about 260 samples.
+        The interval between two samples of a batch is at least ten seconds, and at least 1/40 of the time
+        since the first sample. If the latest sample is younger, the batch gets no new sample. Several workers
+        can therefore call this method, and a batch that runs for a day has only about 260 samples.
         """
         ...
 
     async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
-        """Return the progress samples of a batch, oldest first: from its start until its files were written.
+        """Return the progress samples of a batch, oldest first.
 
-        The list is empty if the batch was never in progress, or if there is no such batch.
+        A sample is made when the status becomes `in_progress`, by `sample` while the batch runs, and when the
+        status becomes `finalizing`. The list is empty if the batch was never in progress, or if there is no
+        such batch.
         """
         ...
 

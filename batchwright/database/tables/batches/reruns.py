@@ -35,28 +35,29 @@ class RerunsTable(Protocol):
         """Store the new batch `order` as the rerun of an ended batch, insert `file`, and return `order`.
 
         A rerun is a new batch that retries or resumes the ended batch. If the ended batch already has a rerun
-        of this kind, change nothing and return the BatchOrder of the existing rerun. In both cases, stored
-        results of the ended batch are kept at least until the deadline of the returned batch.
+        of this kind, change nothing and return the BatchOrder of the existing rerun. Stored results of the
+        ended batch are kept at least until the deadline of the returned batch.
 
         Args:
             order: describes the rerun. It is the argument that starts the rerun's workflow.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
-            admissions: the amounts by which the rerun and its file use up quotas. If the ended batch already
-                has a rerun, no amount is counted, so concurrent requests for one rerun count once.
+            admissions: the amounts that the rerun and its file add to the used part of the tenant's quotas.
+                If the rerun exists already, nothing is added. Concurrent requests for the same rerun
+                therefore count once.
 
         Raises:
             UnknownBatch: the ended batch has no row.
             ResultsGone: the rerun is a resumption, and the results of the ended batch are no longer kept.
-            QuotaExhausted: the tenant would exceed the limit of one of `admissions`. Nothing is stored.
+            QuotaExhausted: one of the amounts would exceed the limit of a quota. Nothing is stored.
         """
         ...
 
     async def keep_results(self, order: BatchOrder) -> None:
-        """Keep the results that `order` takes over from an ended batch, at least until the deadline of
-        `order`.
+        """Keep the results of an ended batch at least until the deadline of the batch that resumes it.
 
-        `order` describes a new batch. If this batch takes over no results of another batch, do nothing.
+        `order` describes the batch that resumes the ended batch. If `order` describes another kind of batch,
+        do nothing.
 
         Raises:
             ResultsGone: the results of the ended batch are no longer kept.

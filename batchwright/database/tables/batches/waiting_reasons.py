@@ -41,48 +41,47 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store the reason why a batch waits, and return True. It replaces the reason of the same source,
-        batch and model.
+        """Store the reason why a batch waits, and return True.
 
-        If exactly this reason is already stored and still valid, only update its `until`, and return False.
+        The new reason replaces the stored reason of the same source, batch and model. If both reasons are
+        equal and the stored reason is still valid, only change its `until`, and return False.
         """
         ...
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
-        """Delete the reason why this batch and model wait, as the source `source` has reported it.
+        """Delete the reason that `source` has reported for this batch and model.
 
-        Return True, or False if there is no such reason. If `model` is empty, the reason of the whole batch
-        is deleted.
+        Return True, or False if there is no such reason. If `model` is empty, delete the reason why the whole
+        batch waits.
         """
         ...
 
     async def report_pause(self, waiting: WaitingRow, change: int) -> None:
         """Store the reason that a batch is paused.
 
-        If the batch has ended, or if a later pause or resume was stored before, change nothing.
+        If the batch has ended, or if a pause or resume with this number or a greater number is already
+        stored, change nothing.
 
         Args:
-            change: number of the pause among all pauses and resumes of the batch, as
-                `BatchesTable.claim_pause_or_resume` returned it.
+            change: number of this pause, from `BatchesTable.claim_pause_or_resume`.
         """
         ...
 
     async def clear_pause(self, tenant: str, batch_id: str, change: int) -> None:
         """Delete the reason that a batch is paused, because the batch was resumed.
 
-        If a later pause or resume was stored before, change nothing.
+        If the batch has ended, or if a pause or resume with this number or a greater number is already
+        stored, change nothing.
 
         Args:
-            change: number of the resume among all pauses and resumes of the batch, as
-                `BatchesTable.claim_pause_or_resume` returned it.
+            change: number of this resume, from `BatchesTable.claim_pause_or_resume`.
         """
         ...
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
-        """Return why batches wait, as one source has reported it. Only reasons that are valid at `at` are
-        returned.
+        """Return the reasons that `source` has reported for waiting batches of all tenants.
 
-        The batches of all tenants are included.
+        Only reasons that are valid at the time `at` are returned.
         """
         ...
 
@@ -94,7 +93,7 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def delete_expired(self, before: datetime) -> None:
-        """Delete the reasons why batches wait that were valid only until a time before `before`."""
+        """Delete the reasons why batches wait if their `until` is earlier than `before`."""
         ...
 
 

@@ -29,7 +29,7 @@ class ModelChangesTable(Protocol):
 
     At most one change is stored for each model. The changes apply to all tenants.
 
-    Each write method first passes the changes of all models, including the new one, to `check`. If `check`
+    Each method that writes calls `check` with the list of changes as it will be after the write. If `check`
     raises an exception, nothing is written. Concurrent writes are applied one after the other.
     """
 
@@ -66,13 +66,12 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Replace an operator's change of a model by the change that `merge` makes from it. Return the stored
-        changes of all models.
+        """Replace or delete an operator's change of a model. Return the stored changes of all models.
 
         Args:
-            merge: called with the stored change of the model; None if there is none. Returns the change to
-                store instead: a ModelConfig with all settings of the model, or a dict with only the settings
-                to change. If the dict is empty, the stored change is deleted.
+            merge: function that returns the new change. Its argument is the stored change of the model; None
+                if there is none. The function returns a ModelConfig with all settings of the model, or a dict
+                with only the settings to change. If the dict is empty, the stored change is deleted.
             check: called with the changes of all models before they are stored; raises an exception to reject
                 them.
             expected: versions of the model that the caller accepts; None for any version.
@@ -87,7 +86,7 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Delete an operator's change of a model. Its settings in the registry file then apply again.
+        """Delete an operator's change of a model. The model's settings in the registry file then apply again.
 
         Return the stored changes of all other models. Raises VersionConflict if the current version of the
         model is not in `expected`.

@@ -115,8 +115,8 @@ class AuditLogExtent(NamedTuple):
     Attributes:
         latest: position of the newest entry, even if this entry was deleted; 0 if there never was an entry.
         oldest: position of the oldest entry that still exists; None if no entry exists.
-        ended_below: id of the oldest action that may still be running; the next new id if there is none. So
-            all actions with smaller ids have ended.
+        ended_below: all actions with a smaller id have ended. This is the id of the oldest action that may
+            still be running. If no action may be running, it is the id that the next entry will get.
     """
 
     latest: int
@@ -124,7 +124,7 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return how many entries after `position` were deleted because of their age.
+        """Return how many entries with a position greater than `position` were deleted because of their age.
 
         A reader that has read the log only up to `position` can no longer read these entries.
         """
@@ -135,8 +135,8 @@ class AuditLogExtent(NamedTuple):
 class AuditLogTable(Protocol):
     """The audit log. Entries cannot be changed. They are deleted only when they are old enough (retention).
 
-    The order of ids is the order in which entries become visible. So if a reader sees an entry, no entry with
-    a smaller id appears later.
+    Entries become visible in the order of their ids. If a reader sees an entry, no entry with a smaller id
+    can appear later.
     """
 
     async def begin(self, entry: AuditEntry) -> str:
@@ -155,9 +155,9 @@ class AuditLogTable(Protocol):
         Every action with an id smaller than `ended_below` has ended.
 
         Args:
-            running_since: an action without an outcome counts as running if it began after this time, and as
-                ended if it began earlier. A repair by the consistency check may run for long. It counts as
-                running even if it began up to one day before this time.
+            running_since: an action that began after this time counts as running until it has an outcome. An
+                action that began earlier counts as ended. For a repair by the consistency check, which may
+                run for long, this limit is one day earlier.
         """
         ...
 
@@ -165,8 +165,9 @@ class AuditLogTable(Protocol):
         """Return the id of the entry at a position in the log; None if the entry is deleted or does not exist
         yet.
 
-        If the database is restored from a backup, its newest entries are lost. Later entries then have the
-        same positions, but other ids. So a caller that knows an id can find out if its entry was lost.
+        If the database is restored from a backup, its newest entries are lost. New entries then get the
+        positions of the lost entries, but other ids. To find out if an entry was lost, compare its id with
+        the id that is now at its position.
         """
         ...
 

@@ -11,11 +11,11 @@ from batchwright.database.sql import queries
 
 
 class RecordedConsistencyCheck(NamedTuple):
-    """Numbers of differences of one kind from the latest consistency check, and the time when it ended.
+    """Result of the latest consistency check for one kind of difference, and the time when the check ended.
 
-    A difference is, for example, the database row of a running batch that has no workflow run. `counted` has
-    two numbers: how many differences were found, and how many of them were not repaired. Before the first
-    check, both numbers are 0, and `at` is the creation time of the table.
+    A difference is, for example, a running batch without a workflow. `counted` has the number of differences
+    that were found, and the number of differences that were not repaired. Before the first check, both
+    numbers are 0, and `at` is the creation time of the table.
     """
 
     counted: DifferenceCount
@@ -26,8 +26,8 @@ class ConsistencyChecksTable(Protocol):
     async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
         """Store the result of a consistency check that ended at the time `at`.
 
-        If the result of a later check is already stored, nothing changes. `counts` has the numbers of
-        differences by kind. A difference is, for example, a running batch that has no workflow.
+        `counts` has the numbers of differences for each kind of difference. A difference is, for example, a
+        running batch without a workflow. If the result of a later check is already stored, nothing changes.
         """
         ...
 

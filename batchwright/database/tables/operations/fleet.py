@@ -1,5 +1,6 @@
-"""Queries over the live batches of all tenants, for metrics and to choose the task queues of Temporal that
-workers poll.
+"""Queries over the live batches of all tenants.
+
+The results are shown as metrics. Workers also use them to choose the task queues of Temporal that they poll.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ class LiveBatch:
     """Counts and times of a batch that has not ended.
 
     `status` is the status that users see, such as `cancelling` after a cancel request. `entered_at` is the
-    time when the batch entered this status. This time is in the future if a client has set a later start of
-    the batch.
+    time when the batch entered this status. If a client has set a start time for the batch, `entered_at` is
+    this start time as long as the batch is in validation.
     """
 
     tenant: str
@@ -75,14 +76,13 @@ class LiveBatches(Protocol):
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return all models that batches in progress still need, in the order in which workers poll the
-        models' task queues.
+        """Return the models for which batches in progress have lines, in the order in which workers poll.
 
-        The value for a model is the number of batches that need it and may send lines now, by tenant
-        (`lines_due` lists the conditions). If there is no such batch, the value is an empty dict.
+        The value for a model is a dict. For each tenant, the dict has the number of batches that may now send
+        lines for this model (`lines_due` lists the conditions). If there is no such batch, the dict is empty.
 
-        Models with an empty dict come last. The order of the others is fair to tenants: the first model of
-        every tenant comes before the second model of any tenant. Within a tenant, models of older batches
+        Models with an empty dict come last. The order of the other models is fair to tenants: the first model
+        of every tenant comes before the second model of any tenant. Within a tenant, models of older batches
         come first.
         """
         ...

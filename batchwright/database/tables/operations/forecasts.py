@@ -21,9 +21,10 @@ SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: the number with a final result, and the number without one.
 
-    `settled` counts only results from workers, without lines that got their result when the input was read.
-    `weight` says how much of the capacity the tenant now gets, relative to other tenants. `limited` is True
-    if the tenant has a rate limit, or if the tenant or the batch's API key has a cap on requests in flight.
+    `settled` is the number of lines with a final result from a worker. Lines that got their result when the
+    input was read are in neither number. `weight` is the weight of the tenant: a tenant with a greater weight
+    gets more of the capacity. `limited` is True if the tenant has a rate limit, or if the tenant or the
+    batch's API key has a cap on requests in flight.
     """
 
     tenant: str
@@ -75,8 +76,9 @@ class ForecastsTable(Protocol):
         The batches are in progress. Several workers make forecasts, but usually only one of them stores them.
         A stored forecast is replaced in two cases:
 
-        - It was stored at least ten seconds before `at`.
-        - Its time is more than a minute after `at`, because the clock of another worker was ahead.
+        - The stored forecast is at least ten seconds older than `at`.
+        - The stored forecast is more than a minute newer than `at`, because the clock of another worker was
+          ahead.
         """
         ...
 
@@ -85,11 +87,12 @@ class ForecastsTable(Protocol):
 
         A stored speed is replaced in two cases:
 
-        - It was measured at least ten seconds before `at`.
-        - Its time is more than a minute after `at`, because the clock of another worker was ahead.
+        - The stored speed is at least ten seconds older than `at`.
+        - The stored speed is more than a minute newer than `at`, because the clock of another worker was
+          ahead.
 
-        Speeds of models that are not in `speeds` are deleted if they were measured at least SPEED_AGE before
-        `at`, or if their time is more than a minute after `at`.
+        A stored speed of a model that is not in `speeds` is deleted if it is at least SPEED_AGE older, or
+        more than a minute newer, than `at`.
         """
         ...
 

@@ -29,7 +29,8 @@ class OperatorBatchFilters:
     Args:
         statuses: the batch has one of these statuses, as users see them, including `cancelling`.
         model: the batch has lines for this model. The models of a batch are known after its input was read.
-        forecast: the batch has this forecast, which says if it ends within its completion window.
+        forecast: the batch has this forecast: `fits` (probably ends within its completion window), `at_risk`
+            (may end later) or `late` (probably ends later).
         forecast_since: forecasts that were made at this time or earlier are ignored.
     """
 
@@ -105,8 +106,8 @@ class OperatorBatches(Protocol):
         """Return the number of batches for each tenant and status. Batches that collect single calls are left
         out.
 
-        A batch that has ended counts only if it ended after `ended_since`. Forecasts (of when a batch ends)
-        that were made at `forecast_since` or earlier are ignored.
+        Batches that ended at the time `ended_since` or earlier are left out, too. A forecast of a batch's end
+        is ignored if it was made at the time `forecast_since` or earlier.
         """
         ...
 

@@ -22,7 +22,7 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """The mark of a storage: an object in it that names the database to which the storage belongs.
+    """The mark of a storage: an object in the storage with the id of the database that uses this storage.
 
     `id` is the id of this database. `marked_at` is the time when the mark was written; None if there is no
     mark yet.
@@ -35,9 +35,10 @@ class StorageMark(NamedTuple):
 class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
-    A list is read in pages. A page has at most `limit` items, which come after the position `after`.
-    `remove_batch` and `remove_upload` delete a row and return True. They return False if there is no such
-    row, or if objects of the batch or the upload are still in storage.
+    A list is read in pages. A page has at most `limit` items, and begins after the position `after`.
+
+    `remove_batch` and `remove_upload` delete a row and return True. If there is no such row, or if objects of
+    the batch or the upload are still in storage, they delete nothing and return False.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
@@ -62,9 +63,9 @@ class RetentionTable(Protocol):
     async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
         """Return batches whose intermediate objects can be deleted, sorted by the time when they ended.
 
-        Intermediate objects are, for example, the stored results of a batch's slices (parts). The batches
-        ended at the time `before` or earlier. A batch is left out if its results are kept for a rerun, or if
-        its output files may still be written.
+        Intermediate objects are, for example, the stored results of a batch's slices (parts). Only batches
+        that ended at the time `before` or earlier are returned. A batch is left out if its results are kept
+        for a rerun, or if its output files may still be written.
         """
         ...
 
@@ -78,9 +79,9 @@ class RetentionTable(Protocol):
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
         """Return batches whose row can be deleted, sorted by the time when they ended.
 
-        They ended at the time `before` or earlier, and their intermediate objects, output files and error
-        files have been deleted. A batch that collects single calls is returned two days after its end, even
-        if that is later than `before`.
+        The intermediate objects, output files and error files of these batches are already deleted. Each
+        batch ended at the time `before` or earlier, or it collected single calls and ended at least two days
+        ago.
         """
         ...
 
@@ -137,7 +138,9 @@ class RetentionTable(Protocol):
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:
-        """Return one page of a tenant's files whose objects must be in storage, sorted by id.
+        """Return one page of a tenant's files that have not expired and are complete, sorted by id.
+
+        The object of each of these files should be in storage.
 
         Args:
             after: the last file id of the previous page; empty for the first page.
@@ -150,9 +153,10 @@ class RetentionTable(Protocol):
     async def record_success(self, kind: RetentionKind, at: datetime) -> None: ...
 
     async def successes(self) -> dict[str, datetime]:
-        """Return the time of the latest successful deletion of old data, by kind of data.
+        """Return when old data was last deleted successfully, for each kind of data.
 
-        If no deletion for a kind was successful yet, its time is the creation time of the table.
+        If data of a kind was never deleted successfully, the time for this kind is the creation time of the
+        table.
         """
         ...
 
@@ -161,8 +165,8 @@ class RetentionTable(Protocol):
     async def record_mark(self, at: datetime) -> None:
         """Record that the mark of the storage was written at the time `at`.
 
-        The mark is an object in the storage that names the database to which the storage belongs. If an
-        earlier time is recorded already, nothing changes.
+        The mark is an object in the storage with the id of the database that uses this storage. If a time is
+        recorded already, nothing changes.
         """
         ...
 

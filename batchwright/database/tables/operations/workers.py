@@ -35,8 +35,9 @@ class WorkersTable(Protocol):
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: a number for each metric, for each task queue of Temporal that the worker polls, and for
-                each slice (part of a model's lines) that it sends. The keys are their names.
+            stats: numbers by name. They are the number of requests in flight, 1 for each task queue that the
+                worker polls, and the number of running slices (parts of a model's lines) for each batch and
+                model. The names are explained in `rules/worker_stats.py`.
             registry: hash of the model registry (the list of models and backends) that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.
@@ -86,8 +87,8 @@ class WorkersTable(Protocol):
         """Return the requests and tokens per minute of interactive calls, added up over all API processes.
 
         Clients wait for the answers to these calls. The list has one item per model, sorted by name, and then
-        one item per tenant, sorted by name. Reports older than `max_age`, and the report of the process
-        `except_for`, are ignored.
+        one item per tenant, sorted by name. Reports older than `max_age` are ignored. The report of the
+        process `except_for` is also ignored.
         """
         ...
 
