@@ -27,13 +27,13 @@ class CallStatus(StrEnum):
 
 
 class NewCall(Message):
-    """A single request of a client (a call) that is to be stored.
+    """A new call, before it is stored. A call is a single request of a client.
 
     Attributes:
         group: name of the call's group. Only calls of the same group can be lines of the same batch.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: fields of the client's request, as a JSON object; empty if there are none. Until the call has
-            an answer, the API shows these fields when a client requests the state of the call.
+        echoed: fields of the client's request, as a JSON object; empty if there are none. As long as the call
+            has no answer, the API returns these fields to clients that request the call.
     """
 
     tenant: str
@@ -47,18 +47,18 @@ class NewCall(Message):
 
 
 class Call(Message):
-    """A stored call: a single request of a client, which is processed as a line of a batch.
+    """A stored call. A call is a single request of a client that is processed as a line of a batch.
 
     Attributes:
-        batch_id: id of this batch.
+        batch_id: id of the batch that has the call as a line.
         request: body for the backend, as JSON; empty after the call has ended.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: fields of the client's request, as a JSON object; empty if there are none. Until the call has
-            an answer, the API shows these fields when a client requests the state of the call.
+        echoed: fields of the client's request, as a JSON object; empty if there are none. As long as the call
+            has no answer, the API returns these fields to clients that request the call.
         answer: result of the call, as a line of an output or error file. None while the call runs, and if the
             call ended without a result.
-        error: first error of the batch, such as the reason why it failed; empty if the batch has no error. If
-            the call failed and has no `answer`, clients see this text as the reason.
+        error: first error of the batch, such as the reason why the batch failed; empty if the batch has no
+            error. If the call failed without an `answer`, the API shows `error` as the reason.
     """
 
     tenant: str
@@ -90,7 +90,7 @@ class CallAnswer(Message):
 class RollingBatch(Message):
     """Settings of a rolling batch: a batch that collects single requests of clients (calls) as its lines.
 
-    The batch accepts calls of the group `group` until it is about `open_seconds` old.
+    The batch accepts calls of the group `group` for about `open_seconds` seconds after its start.
     """
 
     group: str

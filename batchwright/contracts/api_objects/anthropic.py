@@ -27,9 +27,9 @@ ErrorType = Literal[
 
 
 class MessageCounts(ApiObject):
-    """The numbers of requests of a message batch, by their state.
+    """The numbers of requests of a message batch, by the state of the requests.
 
-    They add up to the number of all its requests.
+    The sum of these numbers is the number of all requests of the message batch.
     """
 
     processing: int
@@ -60,8 +60,8 @@ class MessageBatchObject(ApiObject):
 class RelaxedMessageBatchObject(MessageBatchObject):
     """A message batch, as the API returns it in the profile `relaxed`.
 
-    This profile adds fields to those of Anthropic's API: `x_batchwright` contains the same batch in the form
-    of OpenAI's API.
+    This profile adds the field `x_batchwright` to the fields of Anthropic's API. `x_batchwright` contains the
+    same batch in the form of OpenAI's API.
     """
 
     x_batchwright: BatchObject

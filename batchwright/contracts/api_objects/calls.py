@@ -1,6 +1,7 @@
 """Objects that the API returns for single calls (requests that a client sends without a file).
 
-Besides the declared fields, a `ResponseObject` has fields of its request and of the backend's answer.
+Besides the declared fields, a `ResponseObject` has other fields. If the backend has answered, these are the
+fields of the answer. Otherwise, they are fields of the client's request.
 """
 
 from typing import Literal
@@ -18,9 +19,9 @@ class ResponseError(BaseModel):
 class JobObject(BaseModel):
     """A single request that a client has submitted as an asynchronous job, to get its result later.
 
-    This object is the body of responses. When the job ends, it is also the body of the callback, the request
-    to the URL that the client has named. `result` is the body of the backend's response. If the result is too
-    large for a callback, the callback has `result` null and `result_omitted` true. Times are in Unix seconds.
+    The API returns this object. If the client has named a callback URL, this object is also sent to the URL
+    when the job ends. `result` is the body of the backend's response. If the result is too large for a
+    callback, `result` is null and `result_omitted` is true in the callback. Times are in Unix seconds.
     """
 
     job_id: str

@@ -20,8 +20,8 @@ class EstimatedCost(ApiObject):
 class ModelEstimateObject(ApiObject):
     """Estimate for the lines of one model.
 
-    `error` is the error code with which all these lines would fail without being sent, for example because
-    the model does not exist. It is null if they would be sent.
+    If the lines would be sent, `error` is null. If all lines would fail without being sent, `error` is the
+    error code. For example, the lines fail if the model does not exist.
     """
 
     model: str
@@ -36,9 +36,10 @@ class ModelEstimateObject(ApiObject):
 class EstimatedTime(ApiObject):
     """An estimate of how long a batch would take if it began now.
 
-    It would be done within `seconds_p50` seconds with a probability of 50 %, and within `seconds_p90` seconds
-    with a probability of 90 %. `lines_ahead` is the number of lines of other batches that would be sent
-    before the last line of this batch.
+    - With a probability of 50 %, the batch would take no longer than `seconds_p50` seconds.
+    - With a probability of 90 %, the batch would take no longer than `seconds_p90` seconds.
+    - `lines_ahead` is the number of lines of other batches that would be sent before the last line of this
+      batch.
     """
 
     seconds_p50: int
@@ -47,13 +48,14 @@ class EstimatedTime(ApiObject):
 
 
 class EstimateObject(ApiObject):
-    """Estimated lines, tokens and cost of a batch, computed from its input. Lines with errors do not count.
+    """Estimated lines, tokens and cost of a batch, computed from its input.
 
+    - `lines` is the number of all lines. Lines with errors do not count in the other fields.
     - `input_tokens` is one token for four bytes of prompt.
-    - `output_tokens` is computed from your earlier batches. Without earlier batches, it is computed from the
-      limits of the lines. It is then null if a line has no limit.
-    - `max_output_tokens` is the sum of the limits of all lines. It is null if a line has no limit.
-    - `cost` is null if no model has prices. If only some models have prices, it is their cost.
+    - `output_tokens` is computed from your earlier batches. If a model has no earlier batches,
+      `max_output_tokens` of the model is used instead.
+    - `max_output_tokens` is the sum of the lines' limits of output tokens. It is null if a line has no limit.
+    - `cost` is the cost of the models that have prices and no `error`. It is null if there is no such model.
     - `forecast` is null if the speed of one of the models is not known.
     - `errors` are the errors with which the batch would fail.
     """

@@ -128,10 +128,10 @@ class WaitingObject(ApiObject):
 
 
 class ForecastObject(ApiObject):
-    """Forecast of when the last line of a batch gets its result. It was calculated at `made_at`.
+    """Forecast of when the last line of a batch gets its result. The forecast was made at `made_at`.
 
-    - The batch ends within `remaining_seconds_p50` from now with a probability of 50 %, and within
-      `remaining_seconds_p90` with a probability of 90 %.
+    - With a probability of 50 %, the batch ends within `remaining_seconds_p50` seconds after this response.
+    - With a probability of 90 %, the batch ends within `remaining_seconds_p90` seconds after this response.
     - `window` says if the batch ends within its completion window. It is `fits` if the probability is 90 % or
       more, `at_risk` from 50 % to 90 %, and `late` below 50 %.
     - `lines_ahead` is the number of lines of other batches that are sent before the last line of this batch.
@@ -197,8 +197,8 @@ class BatchWebhook(ApiObject):
 class OutputLocation(ApiObject):
     """The location in a bucket to which the files of a batch are copied when the batch ends.
 
-    `state` is `pending`, `written` or `failed`. While it is `pending`, the copy is tried again. `error` says
-    why the last attempt failed; null if no attempt has failed.
+    `state` is `pending`, `written` or `failed`. While `state` is `pending`, a failed copy is retried. `error`
+    says why the last attempt failed; null if no attempt has failed.
     """
 
     url: str
@@ -211,22 +211,22 @@ class BatchExtension(ApiObject):
 
     - `paused` and `waiting` are null after the batch has ended.
     - `forecast` is null if the batch is not in progress, or if the speed of its lines is not known.
-    - `start_forecast` is made once, after validation. It is null before that, or if the speed of a model was
-      not known then.
+    - `start_forecast` is made once, after validation. Until then, it is null. It stays null if the speed of a
+      model was not known at that time.
     - `origin` is the ended batch that this batch retries or resumes.
-    - If `deduplicate` is true, identical requests are sent once. `duplicates` of a model counts the lines
-      that get the response of an identical line.
+    - If `deduplicate` is true, identical requests are sent once. In `models`, `duplicates` is the number of
+      lines that get the response of an identical line.
     - `priority` is from 1 to 5. 5 is the most urgent.
     - `files_pending` is true if the batch has ended but its files are not written yet. Poll until it is
       false, then read the files and the counts.
-    - `errors_summary` counts the failed lines by code and model, largest count first.
+    - `errors_summary` has the number of failed lines for each error code and model, largest number first.
     - `cost` is the cost of the batch so far. It is null if no model of the batch has prices.
     - `max_cost` is the cap on the cost, in the currency of `cost`. It is null if there is no cap.
     - `start_at` is the time at which the batch starts. It is null if the batch started when it was created.
     - `input_location` is the object from which the input file was copied. It is null if the file was
       uploaded.
-    - `output_location` is the location in a bucket to which the output and error files are copied, with the
-      state of these copies. It is null if the batch has no such location.
+    - `output_location` is the location in a bucket to which the output and error files are copied, and the
+      state of the copying. It is null if the batch has no such location.
     - `webhook` is null except in the response that creates the batch.
     """
 
@@ -300,11 +300,10 @@ class ThroughputSample(ApiObject):
 
 
 class ThroughputObject(ApiObject):
-    """The progress of a batch over time, as samples: how many lines had a result at a certain time.
+    """The progress of a batch over time. Each sample says how many lines had a result at a certain time.
 
-    The oldest sample comes first. It is from the time when the first lines could be sent. The last sample is
-    from the time when the writing of the files began. Between them, there is a sample every ten seconds or
-    less often.
+    The oldest sample comes first. It was taken when the first lines could be sent. The last sample is taken
+    when the writing of the files begins. Until then, at least ten seconds pass between two samples.
     """
 
     object: Literal["batch.throughput"] = "batch.throughput"

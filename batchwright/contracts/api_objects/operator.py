@@ -45,7 +45,7 @@ class OperatorBatchPage(ListPage[OperatorBatch]):
 class PendingObject(BaseModel):
     """An activity of a batch's workflow that is running or waiting.
 
-    It is either a step, which prepares or ends the batch, or a slice, which sends some of its lines.
+    The activity is a step or a slice. A step prepares or ends the batch. A slice sends a part of the lines.
     """
 
     state: ActivityState
@@ -102,8 +102,8 @@ class BatchCountsObject(BaseModel):
 class DeadLetterError(BaseModel):
     """Last error of a line that failed after its last attempt.
 
-    `status_code` is the status of the last HTTP response. If there was no response, it is null and `code` is
-    set.
+    `status_code` is the status of the last HTTP response. If there was no response, `status_code` is null and
+    `code` is not null.
     """
 
     status_code: int | None
@@ -144,7 +144,7 @@ class DeadLetterRetryObject(BaseModel):
     """The result of retrying the dead letters of the batch `origin`.
 
     Dead letters are lines that failed after their last attempt. `batch_id` is the new batch that retries
-    them. If no batch was created, it is null, and `refused` has the reason.
+    these lines. If no batch was created, `batch_id` is null, and `refused` has the reason.
     """
 
     tenant: str
@@ -166,9 +166,9 @@ class DeadLetterRetryPage(BaseModel):
 
 
 class RequestStats(BaseModel):
-    """The numbers of ended requests to backends. Retries count as requests.
+    """The numbers of requests to backends that have ended. Each retry counts as a request.
 
-    A request that several lines share counts once for each line.
+    If one request was sent for several lines, it counts once for each of these lines.
     """
 
     total: int

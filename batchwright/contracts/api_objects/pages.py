@@ -32,9 +32,9 @@ def page_of(
         kind: class of the page, such as `FilePage`.
         data: the objects on this page.
         more: True if another page follows.
-        last_id: id after which the next page begins; None for the id of the last object in `data`. A
-            search with a time limit passes the id of the last object that it has examined, even if this
-            object is not in `data`.
+        last_id: id after which the next page begins. If `last_id` is None, the next page begins after the
+            last object in `data`. If a search was stopped by its time limit, `last_id` must be the id of the
+            last object that was examined, even if this object is not in `data`.
     """
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return kind(data=list(data), first_id=first, last_id=last_id or last, has_more=more)

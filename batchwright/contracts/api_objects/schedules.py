@@ -55,8 +55,8 @@ class ScheduleObject(ApiObject):
     - `next_times` are the next times at which the schedule is due. The list is empty while the schedule is
       paused.
     - `runs` are the latest times at which the schedule was due, newest first.
-    - `skipped` counts the due times at which no batch was created. The reason is the rule in `overlap`, or
-      that Temporal was unavailable for over an hour.
+    - `skipped` is the number of due times at which no batch was created, because `overlap` did not allow a
+      batch, or because Temporal was unavailable for over an hour.
     """
 
     id: str

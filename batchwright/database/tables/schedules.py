@@ -18,10 +18,10 @@ KEPT_RUNS = 100  # runs kept for each schedule
 
 
 class ScheduleRow(ScheduleSpec):
-    """A schedule, as stored in the database. Only Temporal knows if it is paused and when it is due next.
+    """A schedule, as stored in the database. Its next due times and its pause are stored only in Temporal.
 
-    `version` increases with each change. `pending` is the changed schedule while it is not certain that
-    Temporal has received the change; None at all other times.
+    `version` increases with each change of the row. After a client has requested a change, `pending` is the
+    changed schedule until Temporal has received the change. At all other times, `pending` is None.
     """
 
     description: str = ""
@@ -44,8 +44,9 @@ class ScheduleRow(ScheduleSpec):
 class ScheduleRunRow(Message):
     """One time at which a schedule was due, and the result.
 
-    `batch_id` is the id of the batch that was created. If no batch was created, it is None, and `code` and
-    `message` say why. `status` is the status of the batch that users see; None if the batch was deleted.
+    If a batch was created, `batch_id` is the id of the batch, and `status` is the batch's status as users see
+    it. If the batch was deleted, `status` is None. If no batch was created, `batch_id` and `status` are None,
+    and `code` and `message` say why.
     """
 
     id: str
@@ -59,8 +60,8 @@ class ScheduleRunRow(Message):
 class SchedulesTable(Protocol):
     """Table of the schedules of all tenants.
 
-    `get`, `update` and `delete` return None or False if the tenant has no such schedule. While a schedule
-    uses a file, and for a day after that, the file does not expire.
+    If the tenant has no such schedule, `get` and `update` return None, and `delete` returns False. While a
+    schedule uses a file, and for a day after that, the file does not expire.
     """
 
     async def insert(self, row: ScheduleRow, limit: int) -> bool:
@@ -92,23 +93,20 @@ class SchedulesTable(Protocol):
     async def delete(self, tenant: str, id: str) -> bool:
         """Delete a schedule and the records of its runs. Return False if there is no such schedule.
 
-        The batches that it created stay.
+        Batches that the schedule has created are not deleted.
         """
         ...
 
     async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
-        """Store what happened at a time when a schedule was due: the batch that was created, or an error.
+        """Store the run `run` of a schedule: the batch that was created at a due time, or an error.
 
-        The result of an earlier attempt for the same time is replaced. Only the latest 100 results are kept.
-        If the schedule does not exist, do nothing. `run.status` is ignored.
+        If a run with the same id is stored already, replace its result. Only the latest 100 runs of a
+        schedule are kept. If the schedule does not exist, do nothing. `run.status` is ignored.
         """
         ...
 
     async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
-        """Return the latest times when a schedule was due, with the results, newest first.
-
-        At most `limit` times are returned.
-        """
+        """Return the latest runs of a schedule, at most `limit`, newest first."""
         ...
 
 

@@ -35,13 +35,14 @@ class UploadsTable(Protocol):
             max_bytes: limit of the total size of the upload's parts, in bytes.
             max_parts: limit of the number of parts.
             storage_limit: the tenant's quota of stored bytes; 0 for no limit. The announced size of the
-                upload already counts towards it. A part counts in addition only if all parts together exceed
-                the announced size.
+                upload already counts towards this quota. If all parts together are larger than the announced
+                size, their size counts instead.
 
         Raises:
             UnknownUpload: the tenant has no such upload.
             UploadClosed: the upload is completed, cancelled or expired.
-            UploadFull: with this part, the upload would have more than `max_bytes` or `max_parts`.
+            UploadFull: with this part, the upload would have more than `max_bytes` bytes or more than
+                `max_parts` parts.
             QuotaExhausted: with this part, the tenant would exceed `storage_limit`.
         """
         ...
@@ -57,8 +58,8 @@ class UploadsTable(Protocol):
         UnknownUpload if the upload has no row.
 
         Args:
-            file: row of the file that the parts form.
-            completion: digest of the list of these parts.
+            file: row of the file that was assembled from the parts.
+            completion: digest of the ids of the parts, in the client's order. It is stored in the row.
         """
         ...
 
@@ -73,17 +74,17 @@ class UploadsTable(Protocol):
     async def unswept(
         self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
     ) -> list[UploadRow]:
-        """Return at most `limit` expired uploads of all tenants that may still have objects in storage.
+        """Return uploads of all tenants that have expired but may still have objects in storage.
 
-        The result has the uploads that expired at the time `before` or earlier, sorted by this time. It
-        begins after the position `after`.
+        The result has at most `limit` uploads that expired at the time `before` or earlier, sorted by the
+        time of expiry. The first upload is the next one after the position `after`.
         """
         ...
 
     async def record_sweep(self, upload: UploadRow, at: datetime) -> None:
         """Record that the objects of an upload were deleted at `at`, and delete the rows of its parts.
 
-        If the status is `pending`, it becomes `expired`.
+        If the status of the upload is `pending`, change it to `expired`.
         """
         ...
 

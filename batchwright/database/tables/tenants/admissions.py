@@ -38,8 +38,8 @@ class AdmissionsTable(Protocol):
     async def admit(self, admission: Admission) -> None:
         """Count a new batch, file or upload towards a quota before its row exists.
 
-        The admission ends after a minute, or when the row is inserted, because the row then counts. If you
-        call this again for the same batch, file or upload, the minute begins again.
+        The admission counts for a minute. If the row is inserted earlier, the row counts instead of the
+        admission. If you call this again for the same batch, file or upload, the minute begins again.
 
         Raises:
             QuotaExhausted: the tenant would exceed the limit. Nothing is counted.
@@ -47,7 +47,7 @@ class AdmissionsTable(Protocol):
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """Remove the admission of a batch, file or upload. From now on, it counts only if it has a row.
+        """Remove the admission of a batch, file or upload. From now on, only the row counts, if there is one.
 
         Call this after the row was inserted, or if no row will be inserted.
         """
@@ -73,11 +73,14 @@ class PostgresAdmissions(AdmissionsTable):
 
     @asynccontextmanager
     async def transaction(self, tenant: str) -> AsyncGenerator[Session]:
-        """Open a transaction in which no other caller can make decisions about the tenant's quotas.
+        """Open a transaction that locks the quotas of a tenant.
 
-        Until the transaction ends, no other caller can reserve lines and tokens, or admit a batch, a file or
-        an upload of the tenant. Callers in this process wait without a database connection. Raises
-        DatabaseUnavailable if the wait takes longer than QUERY_SECONDS.
+        Other callers that want to lock the same quotas wait until the transaction ends. Quotas are locked to
+        reserve lines and tokens, and to admit a batch, a file or an upload. A caller that waits for another
+        caller in the same process uses no database connection.
+
+        Raises:
+            DatabaseUnavailable: the caller has waited longer than QUERY_SECONDS.
         """
         lock = self._locks.setdefault(tenant, asyncio.Lock())
         try:
@@ -95,11 +98,10 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction for `admissions`, which must all be of one tenant.
+        """Open a transaction in which the caller must call `admit_by` for each admission that is not None.
 
-        The caller must then call `admit_by` for each of them. Until the transaction ends, other callers that
-        decide about quotas of the tenant wait, as in `transaction`. If all `admissions` are None, no other
-        caller waits.
+        All `admissions` must be of the same tenant. The quotas of this tenant are locked as in `transaction`.
+        If all `admissions` are None, nothing is locked.
         """
         tenant = next((each.tenant for each in admissions if each is not None), None)
         return self._connections.transaction() if tenant is None else self.transaction(tenant)
@@ -109,10 +111,9 @@ class PostgresAdmissions(AdmissionsTable):
             await self.admit_by(session, admission)
 
     async def admit_by(self, session: Session, admission: Admission) -> None:
-        """Count a new batch, file or upload towards a quota, as `admit` does, but in the transaction of
-        `session`.
+        """Do the same as `admit`, but in the transaction of `session`.
 
-        The caller has opened this transaction with `transaction` or `transaction_for`.
+        The caller must have opened this transaction with `transaction` or `transaction_for`.
         """
         tenant, id, quota, amount, limit = admission
         await session.execute(self._sql.forget_admissions, tenant)
@@ -124,5 +125,5 @@ class PostgresAdmissions(AdmissionsTable):
         await self._connections.execute(self._sql.release, tenant, id)
 
     async def release_by(self, session: Session, tenant: str, id: str) -> None:
-        """Remove the admission of a batch, file or upload in the transaction of `session`, like `release`."""
+        """Do the same as `release`, but in the transaction of `session`."""
         await session.execute(self._sql.release, tenant, id)

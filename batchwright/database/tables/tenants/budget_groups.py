@@ -58,10 +58,9 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the daily budgets of groups that apply to a batch.
+        """Return the daily budgets of all groups to which the tenant or the API key of a batch belongs.
 
-        These are the budgets of the tenant's organization, and of the team and the user of the API key. There
-        is at most one budget for each kind of group.
+        The result has at most one organization (of the tenant), one team and one user (both of the API key).
 
         Args:
             tenant: tenant of the batch.
@@ -85,8 +84,9 @@ class BudgetGroupsTable(Protocol):
         - If the group is an organization, its members are tenants. A tenant that belongs to another
           organization must be removed from that organization first.
         - If the group is a team, its members are API keys of its tenant. A key that belongs to another team
-          leaves that team.
-        - If the group is a user, the same applies as for a team: a key leaves its earlier user.
+          is removed from that team.
+        - If the group is a user, its members are also API keys of its tenant. A key that belongs to another
+          user is removed from that user.
 
         If an error is raised, nothing changes.
 
@@ -110,8 +110,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def delete(self, group: BudgetGroup) -> None:
-        """Delete a group (an organization, a team or a user). Its members, tenants or API keys, are not
-        deleted.
+        """Delete a group (an organization, a team or a user). The tenants or API keys in it are not deleted.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
@@ -203,10 +202,10 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             yield session
 
     async def _lock(self, session: Session, group: BudgetGroup) -> None:
-        """Lock the members of all groups that have the kind and the tenant of `group`, until the transaction
-        ends.
+        """Lock the members of `group` until the transaction ends.
 
-        Raises UnknownBudgetGroup if there is no such group.
+        The members of all other groups of the same kind and tenant are locked, too. Raises UnknownBudgetGroup
+        if `group` does not exist.
         """
         await session.execute(self._sql.lock, group.kind, group.tenant)
         if await session.fetchrow(self._sql.find, *group) is None:

@@ -1,4 +1,4 @@
-"""Daily budgets, and what tenants, API keys and budget groups have used of them on one day."""
+"""Daily budgets, and the tokens and cost that tenants, API keys and budget groups have used on one day."""
 
 from collections.abc import Iterable, Set
 

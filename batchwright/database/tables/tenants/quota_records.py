@@ -21,14 +21,17 @@ class TenantQuotas(Message):
     Attributes:
         models: models that the tenant may use; None for all.
         weight: the tenant's share of the capacity relative to other tenants; None for the configured weight.
-        max_in_flight: greatest number of requests in flight in the whole fleet; None for no cap.
+        max_in_flight: greatest number of the tenant's requests that may be in flight at the same time, over
+            all workers; None for no limit.
         max_priority: highest priority that the tenant's batches may have; None for no limit.
-        over_quota: what happens to a batch with too many lines or tokens. If None, it fails.
-        window_too_short: what happens to a batch that cannot be done within its completion window. If None,
-            it is accepted.
+        over_quota: what happens to a batch that would exceed the quota of lines or tokens. If `over_quota` is
+            None, the batch fails.
+        window_too_short: what happens to a batch that cannot be done within its completion window. If
+            `window_too_short` is None, the batch is accepted.
         backend_requests_per_minute: greatest number of requests per minute that all workers together may send
             to backends for the tenant; None for no limit.
-        backend_tokens_per_minute: greatest number of tokens per minute in these requests; None for no limit.
+        backend_tokens_per_minute: greatest number of tokens per minute, over all requests to backends for the
+            tenant; None for no limit.
     """
 
     live_batches: int | None = None
@@ -70,16 +73,18 @@ class QuotaRow(NamedTuple):
 
 
 class TenantShare(NamedTuple):
-    """Weight and limits of one tenant, and the workers that divide these limits among themselves.
+    """Weight and limits of one tenant, and the workers that send the tenant's requests.
+
+    Each limit applies to all workers together. Each worker in `workers` gets a part of the limit.
 
     Attributes:
-        weight: the tenant's share of the capacity relative to other tenants; None if none was set.
-        max_in_flight: greatest number of the tenant's requests in flight; None if there is no limit.
+        weight: the tenant's share of the capacity relative to other tenants; None if no weight was set.
+        max_in_flight: greatest number of the tenant's requests in flight; None for no limit.
         workers: sorted ids of the live workers (with a recent heartbeat) that send requests for the tenant.
-            Empty if the tenant has no limits, because the ids are not needed then.
-        live_workers: number of all live workers, even of those that send nothing for the tenant.
-        requests_per_minute: limit of requests to backends, over all workers; None means no limit.
-        tokens_per_minute: limit of tokens of these requests, over all workers; None means no limit.
+            If the tenant has no limits, the ids are not needed and `workers` is empty.
+        live_workers: number of all live workers, including workers that send nothing for the tenant.
+        requests_per_minute: greatest number of requests to backends per minute; None for no limit.
+        tokens_per_minute: greatest number of tokens per minute in requests to backends; None for no limit.
     """
 
     tenant: str
@@ -92,9 +97,9 @@ class TenantShare(NamedTuple):
 
 
 class KeyCap(NamedTuple):
-    """Greatest number of requests in flight for one API key, and the workers that divide it among themselves.
+    """Limit of the requests in flight for one API key, and the workers among which the limit is divided.
 
-    `workers` are the sorted ids of the workers that send requests for the key's batches.
+    `workers` are the sorted ids of the live workers that send requests for the key's batches.
     """
 
     key_id: str
@@ -105,7 +110,7 @@ class KeyCap(NamedTuple):
 class QuotaUsage(NamedTuple):
     """How much of each quota a tenant uses now. There is one field for each member of `Quota`.
 
-    `cost_per_day` is in 10^-12 of the currency's unit (`rules/token_costs.py`).
+    The unit of `cost_per_day` is 10^-12 of the currency's unit, such as 10^-12 dollars.
     """
 
     live_batches: int
@@ -121,8 +126,8 @@ class QuotaUsage(NamedTuple):
 class DailyUsage(NamedTuple):
     """Tokens and cost of the lines of one tenant and one API key on one day.
 
-    `key_id` is empty for batches that were created without an API key. `cost` is in 10^-12 of the currency's
-    unit (`rules/token_costs.py`).
+    `key_id` is empty for batches that were created without an API key. The unit of `cost` is 10^-12 of the
+    currency's unit, such as 10^-12 dollars.
     """
 
     tenant: str

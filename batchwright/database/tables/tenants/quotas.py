@@ -82,9 +82,10 @@ class QuotasTable(Protocol):
         The sum includes these items of the tenant:
 
         - Files.
-        - Pending uploads, each with its announced size, or with the size of its parts if that is larger.
+        - Pending uploads. An upload counts with its announced size. If its parts are together larger than
+          this size, the upload counts with the size of the parts.
         - Single calls.
-        - Objects that were written when the input of a batch was read, until the batch has ended.
+        - Objects that the ingestion of a batch has written, until the batch has ended.
         """
         ...
 
@@ -97,23 +98,25 @@ class QuotasTable(Protocol):
         *,
         waits: bool = False,
     ) -> QuotaExcess | None:
-        """Reserve lines and tokens of a tenant's quotas for a batch in validation, and return None.
+        """Reserve lines and tokens of a tenant's quotas for a batch in validation.
 
-        If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota. Lines
-        without a result in the tenant's other batches count, too. If the status of the batch is not
-        `validating`, do nothing and return None.
+        Lines without a result in the tenant's other batches count towards the limits, too.
+
+        - If the status of the batch is not `validating`, do nothing and return None.
+        - If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota.
+        - If `waits` is True and older batches of the tenant wait for a reservation, reserve nothing and
+          return a quota. This batch must wait until the older batches have their reservations.
+        - In all other cases, reserve the lines and tokens and return None.
 
         Args:
             requested: number of lines and tokens to reserve.
-            waits: True if the batch can wait for a reservation. If it gets none now, its earlier reservation
-                is deleted, and newer batches of the tenant that can wait also get none until this batch has
-                its reservation. A batch that would exceed a limit even without other batches does not wait.
+            waits: True if the batch can wait for a reservation. If the batch must wait, its earlier
+                reservation is deleted. A batch that alone would exceed a limit does not wait.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return the numbers of lines and tokens that a waiting batch wants to reserve from the tenant's
-        quotas.
+        """Return the numbers of lines and tokens for which a batch waits (see `reserve`).
 
         Return None if the batch does not wait for a reservation.
         """
@@ -144,19 +147,19 @@ class QuotasTable(Protocol):
     async def delete_usage(self, before: date) -> None: ...
 
     async def daily_usage(self, day: date, *, except_for: str = "") -> list[DailyUsage]:
-        """Return what all workers counted on a day, by tenant and API key.
+        """Return the tokens and the cost that all workers have counted on a day, by tenant and API key.
 
         Args:
-            except_for: name of a worker to leave out; empty to leave out none.
+            except_for: name of a worker whose numbers are left out; empty to include all workers.
         """
         ...
 
     async def count_request(self, tenant: str) -> RequestCount:
         """Count a new API request of the tenant. Return the number of its requests in the current minute.
 
-        Requests to all API processes count. A minute begins with the tenant's first request after the
-        previous minute has ended. Rows of ended minutes of other tenants are deleted at this time, so that
-        the table stays small even if callers invent names of tenants.
+        Requests to all API processes count. If the tenant has no current minute, this request begins one. In
+        this case, also delete some rows of ended minutes of all tenants. So the table stays small even if
+        callers invent names of tenants.
         """
         ...
 
@@ -304,11 +307,11 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that a batch would exceed with the `requested` lines and tokens; None if there is
-        none.
+        """Return the quota because of which `reserve` must reserve nothing; None if it can reserve.
 
-        If `waits` is True and earlier batches of the tenant wait for a reservation, also return a quota,
-        because this batch must wait for its turn.
+        If the batch would exceed a quota with the `requested` lines and tokens, return this quota. Otherwise,
+        if `waits` is True and older batches of the tenant wait for a reservation, return one of the tenant's
+        quotas of lines and tokens.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

@@ -1,7 +1,7 @@
 """Tables of webhook deliveries and of the attempts to send them.
 
-A delivery is an event about a batch that is to be sent to one endpoint. Database triggers insert it in the
-transaction that causes the event, so that no event is lost.
+A delivery is one event that must be sent to one endpoint. Database triggers insert the delivery in the same
+transaction as the change that the event reports. So no event is lost.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ SHOWN_ATTEMPTS = 50  # the latest attempts of a delivery
 
 
 class UnstartedDelivery(NamedTuple):
-    """A delivery (an event to send to one webhook endpoint) for which a workflow of Temporal must be started.
+    """A delivery whose Temporal workflow must be started. The workflow sends one event to one endpoint.
 
     Attributes:
         replays: number of times that a client has requested to send the event again.
@@ -59,9 +59,9 @@ _ATTEMPTS = TypeAdapter(list[WebhookAttempt])
 class WebhookDelivery(Message):
     """An event that is or was sent to one endpoint.
 
-    `reason` says why `WebhookDeliveriesTable.give_up` ended the delivery; empty if it did not. The reasons of
-    failed attempts are in `WebhookAttempt`. `started_at` is the time at which a workflow was last started for
-    the delivery; None if no workflow was started.
+    If `WebhookDeliveriesTable.give_up` has ended the delivery, `reason` says why; otherwise it is empty. The
+    reasons of failed attempts are in `WebhookAttempt`. `started_at` is the time at which a workflow was last
+    started for the delivery; None if no workflow was started.
     """
 
     tenant: str
@@ -107,20 +107,20 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def record_start(self, delivery: UnstartedDelivery) -> None:
-        """Record that a workflow was started, which sends the event of the delivery.
+        """Record that the workflow of a delivery was started.
 
-        If a client has requested a replay after the caller read `delivery`, nothing changes, because the
-        workflow for the replay must still be started.
+        If a client has requested a replay since `unstarted` returned `delivery`, change nothing. The workflow
+        for the replay must still be started.
         """
         ...
 
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None: ...
 
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
-        """Store the request body with which a delivery's event is sent, and return it. If a body is stored
-        already, return that body.
+        """Store `body` as the request body of a delivery, unless a body is stored already. Return the stored
+        body.
 
-        Every attempt of the delivery must send the same bytes, so all attempts call this method.
+        All attempts of the delivery call this method, so that they send the same bytes.
         """
         ...
 
@@ -129,34 +129,35 @@ class WebhookDeliveriesTable(Protocol):
     ) -> bool:
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
-        If this attempt ends a delivery about a job (a call of the route `/queue`), also delete the stored
-        body of the delivery. It contains the result of the job.
+        The delivery ends if the attempt succeeded or `is_last` is True. If the delivery has ended and is
+        about a job (a call of the route `/queue`), also delete the stored body of the delivery, because the
+        body contains the result of the job.
 
         Args:
             is_last: True if no other attempt follows. If this attempt failed, the whole delivery has failed.
-            disable_after: the endpoint is disabled if all attempts to reach it have failed for this time.
+            disable_after: if all attempts have failed for this length of time, the endpoint is disabled.
                 Failed test events do not count, because they are retried for minutes only.
         """
         ...
 
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
-        """Record that a delivery has failed because of `reason`: its event will not be sent again.
+        """Record that a pending delivery has failed because of `reason`.
 
-        A delivery that is not pending does not change. If the delivery is about a job (a call of the route
-        `/queue`), the stored body of the delivery is deleted.
+        If the delivery is not pending, change nothing. If the delivery is about a job (a call of the route
+        `/queue`), also delete the stored body of the delivery.
         """
         ...
 
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Set the status of a delivery to pending, so that its event is sent again, and return True.
 
-        A delivery is changed in two cases:
+        The delivery must be in one of two states:
 
-        - It is delivered or failed.
-        - It is pending, but its workflow was started at the time `lost_before` or earlier. Its workflow is
-          then lost. Choose `lost_before` so early that a workflow from that time cannot still run.
+        - The status is delivered or failed.
+        - The status is pending, but the workflow was started at the time `lost_before` or earlier. Choose
+          `lost_before` so early that a workflow from that time cannot still be running.
 
-        In all other cases, or if the tenant has no such delivery, change nothing and return False.
+        In any other state, or if the tenant has no such delivery, change nothing and return False.
         """
         ...
 

@@ -23,10 +23,10 @@ class WebhookEndpoint(Message):
         batch_id: if not empty, the endpoint receives only the events of this batch. If empty, it receives the
             events of all batches of the tenant.
         secret: the secret that signs webhooks, as `StoredSecrets.encrypt` returned it. Never show or log it.
-        previous_secret: the secret that `secret` has replaced. Until `previous_until`, webhooks are signed
-            with both secrets. None if the secret was never replaced.
+        previous_secret: the secret before `secret`. Until `previous_until`, webhooks are signed with both
+            secrets. None if the secret was never replaced.
         failing_since: time of the first failed attempt after the last success; None if no attempt has failed
-            since then.
+            after the last success.
         disabled_at: when the endpoint was disabled; None while it is enabled.
     """
 
@@ -108,28 +108,29 @@ class WebhookEndpointsTable(Protocol):
     async def change(
         self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
     ) -> WebhookEndpoint | None:
-        """Change the fields of an endpoint that are not None in `changes`. Return the endpoint; None if there
-        is none.
+        """Change those fields of an endpoint that are not None in `changes`, and return the endpoint.
 
-        If the change enables a disabled endpoint, its earlier failures no longer count.
+        Return None if there is no such endpoint. If the change enables a disabled endpoint, earlier failures
+        of the endpoint no longer count.
 
         Args:
-            at: time of the change. It is stored as `disabled_at` if the change disables the endpoint.
-            reason: stored as `disabled_reason` if the change disables the endpoint.
+            at: time of the change. If the change disables the endpoint, `at` is stored as `disabled_at`.
+            reason: if the change disables the endpoint, `reason` is stored as `disabled_reason`.
         """
         ...
 
     async def rotate(
         self, tenant: str, id: str, secret: bytes, previous_until: datetime
     ) -> WebhookEndpoint | None:
-        """Replace the secret of an endpoint by `secret`. Return the endpoint; None if there is none.
+        """Replace the secret of an endpoint by `secret`, and return the endpoint.
 
-        Until `previous_until`, webhooks are signed with both the old and the new secret.
+        Return None if there is no such endpoint. Webhooks are signed with both the old and the new secret
+        until `previous_until`.
         """
         ...
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Delete an endpoint and its deliveries, and return True. Return False if there is none."""
+        """Delete an endpoint and its deliveries. Return False if there is no such endpoint."""
         ...
 
 
