@@ -1,4 +1,4 @@
-"""The `batchwright` command line: list of commands, version and errors in the use of a command."""
+"""The `batchwright` command line: its list of commands, its version, and its exit code after usage errors."""
 
 import errno
 import sys
@@ -88,7 +88,7 @@ COMMANDS = (
 class Commands(TyperGroup):
     """The group of all `batchwright` commands. It exits with 3 after usage errors, such as an unknown option.
 
-    Typer itself would exit with 2, which here means that a batch is not finished.
+    Typer's own exit code for usage errors is 2. In `batchwright`, 2 means that a batch is not finished.
     """
 
     def invoke(self, ctx: Context) -> object:

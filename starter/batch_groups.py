@@ -1,6 +1,7 @@
-"""Groups of batches. An input that is too large for one batch is divided into parts, with one batch for each.
+"""Groups of batches. An input that is too large for one batch is divided into parts. Each part is the input
+of one batch, and these batches form a group.
 
-The batches of a group are found by their metadata, which contains the id of the group.
+The metadata of each batch contains the id of the group.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +28,7 @@ _PAGE = 100  # batches in a list
 
 
 def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:
-    """Return the batches of a group, or the single batch with this id.
-
-    The batches of a group are in the order in which their lines are in the whole input.
+    """Return the batches of a group in the order of the input, or the single batch with this id.
 
     Args:
         id: id of a group or of a batch.
@@ -75,13 +74,13 @@ def for_each(
 ) -> list[BatchObject]:
     """Call `action` for each of these batches of a group, and return the results.
 
-    If the API rejects the request for one batch, the remaining batches are still tried. If the API rejects
-    the request because the batch has ended meanwhile, this is no error, and the result is the ended batch.
+    - If the API rejects the request because the batch has just ended, the result is the ended batch.
+    - If the API rejects the request for another reason, `action` is still called for the remaining batches.
+    - If a request fails otherwise, for example without a response, `action` is not called for the rest.
 
     Raises:
-        ClientError: the API rejected the requests for some batches, which the message lists. This is also
-            raised if the API does not respond. Then the remaining batches were not tried, and the message
-            tells the user to repeat the command.
+        ClientError: requests were rejected, or a request failed otherwise. The message names the batches of
+            these requests. If a request failed otherwise, the message tells the user to repeat the command.
     """
     done, rejected = list[BatchObject](), list[str]()
     for batch in batches:
@@ -109,7 +108,7 @@ def for_each(
 def _call_or_ended(
     client: Client, batch: BatchObject, action: Callable[[BatchObject], BatchObject]
 ) -> BatchObject:
-    """Return the action's result, or the batch itself if it has ended since the command has read it."""
+    """Return the result of `action`. If `action` fails because the batch has just ended, return the batch."""
     try:
         return action(batch)
     except ClientError as error:
@@ -121,10 +120,10 @@ def _call_or_ended(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batch that runs each part of a group's input, by the number of the part, from 1.
+    """Return one batch for each part of a group's input. The keys are the numbers of the parts, from 1.
 
-    If this batch was resumed, the newest batch that resumes it is returned instead. The dict is sorted by
-    number.
+    If the batch of a part was resumed, return the newest resuming batch for this part. A part that has no
+    batch is left out. The dict is sorted by number.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):
@@ -179,8 +178,9 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
 def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
     """Return the exit code of a command that shows these batches.
 
-    It is UNFINISHED if a batch is not finished yet. Otherwise it is FAILED if a batch has failed, expired or
-    was cancelled, and COMPLETED if all batches are completed.
+    - If a batch has not ended: UNFINISHED.
+    - If all batches have ended, and a batch has failed, expired or was cancelled: FAILED.
+    - If all batches are completed: COMPLETED.
     """
     codes = {exit_code(batch.status) for batch in batches}
     order = (ExitCode.UNFINISHED, ExitCode.FAILED)

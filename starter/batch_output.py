@@ -121,7 +121,8 @@ def output_location_text(batch: BatchObject) -> str:
 def cost_text(batch: BatchObject) -> str:
     """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`.
 
-    The text is empty if no prices are set for the batch's models.
+    In this example, 5 is the maximum cost that the user has set. If no prices are set for the batch's models,
+    the text is empty. If only some models have no price, the text ends with their names.
     """
     cost, cap = batch.x_batchwright.cost, batch.x_batchwright.max_cost
     if cost is None:
@@ -215,8 +216,8 @@ def forecast_text(forecast: ForecastObject) -> str:
 def done_in_text(forecast: ForecastObject) -> str:
     """Return the remaining time as text, such as `done in 4 min (90 %: 6 min), fits the window`.
 
-    In this example, the batch is done in 4 min with a probability of 50 %, and in 6 min with 90 %. The window
-    is its completion window.
+    In this example, the batch is done within 4 min with a probability of 50 %, and within 6 min with a
+    probability of 90 %. `fits the window` says that it will probably end in its completion window.
     """
     p50, p90 = (
         duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
@@ -227,9 +228,12 @@ def done_in_text(forecast: ForecastObject) -> str:
 def start_forecast_text(forecast: StartForecastObject) -> str:
     """Return the forecast that was made before a batch began, as text.
 
-    The text begins with the duration of the batch, such as `4 min (90 %: 6 min)`: 4 min with a probability of
-    50 %, and 6 min with 90 %. Then it says whether the batch ends within its completion window. The last part
-    is the number of lines ahead, which are lines of other batches that are sent before the batch's last line.
+    An example is `4 min (90 %: 6 min), fits the window, 100 lines ahead`. It has these parts:
+
+    - The batch ends within 4 min with a probability of 50 %, and within 6 min with a probability of 90 %.
+    - It will probably end before its completion window is over.
+    - 100 lines of other batches are sent before the last line of this batch. If there are none, this part is
+      left out.
     """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)
@@ -251,11 +255,11 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
 
 
 def waits_column(batches: Sequence[BatchObject]) -> list[list[str]]:
-    """Return the column `waits` of a table of batches: one list for the header, then one list for each batch.
+    """Return the cells of the column `waits` in a table of batches. The cells show why the batches wait.
 
-    Each list contains one cell: the name of the column, or the reason why the batch waits. If no batch waits,
-    all lists are empty, so the table has no such column. The reasons `paused` and `scheduled` are left out,
-    because the status shows them.
+    The first list contains the name of the column. Each further list contains the cell of one batch. If no
+    batch waits, all lists are empty, and the table has no such column. The column does not show the reasons
+    `paused` and `scheduled`, because the column of the status shows these reasons.
     """
     cells = [_waits_text(batch) for batch in batches]
     return [[text] for text in ["waits", *cells]] if any(cells) else [[] for _ in ["waits", *cells]]

@@ -106,7 +106,7 @@ class Client:
         Args:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
             window: completion window, the time after which the batch expires, such as `24h`.
-            deduplicate: True to send identical requests only once; False to use the API's own setting.
+            deduplicate: True to send identical requests only once; False for the default of the API.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
             max_cost: maximum cost of the batch; None for no limit.
             webhook: URL that gets an event when the batch ends; None for no webhook.
@@ -204,8 +204,9 @@ class Client:
     def resume(self, batch_id: str, window: str | None = None, max_cost: str | None = None) -> BatchObject:
         """Resume a paused or ended batch.
 
-        - A paused batch continues, and is returned.
-        - For an ended batch, a new batch is created and returned. It sends the lines that have no result.
+        - If the batch is paused, it continues. Return this batch. `window` and `max_cost` have no effect.
+        - If the batch has ended, create a new batch that sends the lines without a result. Return the new
+          batch.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
@@ -258,12 +259,12 @@ class Client:
         """Context manager that yields an iterator over the results of a batch, as bytes.
 
         The iterator yields results while the batch is running, and ends after the batch has ended. The API
-        may also end it earlier.
+        may also end the response earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
-            after: id of a line. Only the results of the lines after it in the input are yielded; None for all
-                lines. The API accepts it only if `in_input_order` is True.
+            after: id of a line; None to begin with the first line. The results begin after this line. If
+                `in_input_order` is False, `after` must be None.
             in_input_order: True for the order of the input, False for the order in which results become
                 final.
         """

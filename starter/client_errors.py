@@ -12,15 +12,15 @@ _STORAGE_LEFT = re.compile(r'"bytes";r=([0-9]+)')  # header RateLimit after a re
 
 
 class ClientError(Exception):
-    """A call to the API failed. The message is one sentence for the user.
+    """An error that is raised if a call to the API failed. The message is shown to the user.
 
     Attributes:
         is_transient: True if the same call may succeed soon, for example after a timeout.
         is_rejected: True if it is certain that the API has rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
-        storage_left: number of bytes that the tenant may still store, if the request was rejected because it
-            needs more; otherwise None.
+        storage_left: number of bytes that the tenant may still store. None if the tenant's storage quota was
+            not the reason for the error.
     """
 
     storage_left: int | None = None

@@ -67,10 +67,10 @@ class BatchHandle:
         return self.batch
 
     def results(self) -> Generator[Result]:
-        """Yield the result of each line in input order, completed or failed, as soon as it is final.
+        """Yield the results of completed and failed lines in input order, while the batch is running.
 
-        A line without a final result holds back all results after it. The iteration ends when the batch has
-        ended.
+        The result of a line is yielded when this line and all lines before it have final results. The
+        iteration ends when the batch has ended.
 
         Raises:
             ResultsMissing: the batch has ended, and some lines have no result. The results before the first
@@ -92,7 +92,7 @@ class BatchHandle:
     ) -> "BatchHandle":
         """Create a batch that sends the failed lines of this ended batch again, and return its handle.
 
-        A batch can be retried once. A repeated call returns the same new batch.
+        Only the first call creates a batch. Later calls return the handle of this new batch.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
@@ -117,18 +117,20 @@ class BatchHandle:
         return self.batch
 
     def resume(self, *, completion_window: str | None = None) -> "BatchHandle":
-        """Resume the batch if it is paused. If it ended before all lines had a result, create a new batch
-        that continues it. Return the handle of the batch that runs now.
+        """Resume a paused batch, or create a new batch that continues an ended batch.
 
-        The new batch sends the lines without a result, and copies the results of this batch. A repeated call
-        returns the handle of the same new batch.
+        - If this batch is paused, it continues. Return a handle of this batch.
+        - If this batch ended before all lines had a result, create a new batch, and return its handle. The
+          new batch sends the lines without a result, and copies the other results from this batch. Only the
+          first call creates a batch. Later calls return the handle of this new batch.
 
         Args:
             completion_window: completion window of the new batch, such as `90m`; None for the same length as
                 this batch's window.
 
         Raises:
-            openai.ConflictError: the batch is completed, or is being cancelled.
+            openai.ConflictError: the batch cannot be resumed. For example, it is completed or is being
+                cancelled, its input is invalid, or its files were deleted.
         """
         path, body = batch_path(self.id, "/x/resume"), retry_body(None, completion_window)
         return BatchHandle(
@@ -147,23 +149,24 @@ class BatchHandle:
         return self.batch
 
     def delete(self, *, keep_files: bool = False) -> None:
-        """Delete an ended batch, with its output and error files. A repeated call has no effect.
+        """Delete an ended batch, and by default its output and error files. A repeated call has no effect.
 
         Args:
             keep_files: True to keep the output and error files.
 
         Raises:
-            openai.ConflictError: the batch has not ended, or its files are not yet copied to the location
-                that the batch names for them.
+            openai.ConflictError: the batch has not ended, its files are not yet written or not yet copied to
+                its `output_location`, or a batch that resumes this batch still reads the results.
         """
         query = {"keep_files": "true"} if keep_files else {}
         self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
 
     def _updates(self) -> Generator[Batch]:
-        """Yield the batch each time the API sends something on the event stream.
+        """Yield the batch each time the API sends data on the event stream, until the batch has ended.
 
-        The API sends an event when the batch changes. After 15 s without an event, it sends a comment to keep
-        the connection open. The iteration ends when the batch has ended.
+        When the batch changes, the API sends an event with the new state. After 15 s without an event, it
+        sends a comment to keep the connection open. A comment contains no state, so the last known state is
+        yielded again.
         """
         events, patience = Events(), Patience()
         path = batch_path(self.id, "/x/events")
@@ -182,11 +185,11 @@ class BatchHandle:
             time.sleep(pause)
 
     def _next_results(self, order: InputOrder, patience: Patience) -> Generator[Result]:
-        """Yield results in input order. Begin with the first result that was not yielded yet, and end before
-        the first line without a final result.
+        """Yield the next results in input order. Stop at the first line that has no final result yet.
 
         Args:
-            order: merges completed and failed lines in input order, and remembers which results were yielded.
+            order: merges completed and failed lines in input order. It remembers which results were already
+                yielded, and these are not yielded again.
             patience: decides how long to wait before a request is repeated after an error.
         """
         while True:
@@ -213,12 +216,10 @@ class BatchHandle:
                 time.sleep(patience.pause_after(error))
 
     def _read_results(self, status: Status, order: InputOrder) -> Generator[Result]:
-        """Request the results with this status (completed or failed) from the API, and yield them in input
-        order.
+        """Request the results with this status (completed or failed), and yield the results in input order.
 
-        `order` remembers which results the caller has got. These are not yielded again. The API sends results
-        only up to the first line of the input that has no final result yet, so later results are not yielded
-        either.
+        The API stops at the first input line that has no final result yet. Results that the caller has
+        already got are not yielded again; `order` remembers these results.
         """
         lines, path = Lines(), batch_path(self.id, "/x/results")
         with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:

@@ -44,15 +44,15 @@ class Batches:
         x_batchwright: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
     ) -> "BatchHandle":
-        """Upload requests as an input file, create a batch from it, and return its handle.
+        """Upload requests as an input file, create a batch from this file, and return the batch's handle.
 
-        If the official client repeats a request after a connection error, the API does not create a second
-        file or batch. If the requests are too many or too large for one batch, they are divided into several
-        batches: a group. The handle then has the class `GroupHandle`.
+        If the requests are too many or too large for one batch, they are divided into a group of several
+        batches, and an `GroupHandle` is returned. If the official client repeats a request after a
+        connection error, the API does not create a second file or batch.
 
         Args:
-            requests: request bodies, `Request`s (bodies with custom ids), or the requests that the function
-                `table` makes from a table. A body gets the custom id `request-N`; N is its index, from 0.
+            requests: request bodies, `Request`s (bodies with custom ids), or the result of the function
+                `table`. A body gets the custom id `request-N`; N is its index, from 0.
             endpoint: endpoint of all requests, such as `/v1/chat/completions`.
             completion_window: time after which the batch expires, such as `90m`.
             metadata: up to 16 pairs that are stored with the batch.
@@ -61,8 +61,8 @@ class Batches:
                 batch, even from different processes. If None, each call creates a batch.
 
         Raises:
-            ValueError: there are no requests, a custom id occurs twice or has a lone surrogate, or a body is
-                not valid JSON.
+            ValueError: there are no requests, a custom id occurs twice or is not valid Unicode text, or a
+                body is not valid JSON.
             TypeError: a body has a value that JSON cannot represent.
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
@@ -88,8 +88,8 @@ class Batches:
         return BatchHandle(self._client, batch, upload.custom_ids)
 
     def handle(self, batch_id: str) -> "BatchHandle":
-        """Return the handle of an existing batch or group. A group is a large input that was divided into
-        batches.
+        """Return the handle of an existing batch or group. A group consists of the batches of one large
+        input.
 
         The batch may have been created in any way, for example with the official client.
 

@@ -42,7 +42,7 @@ def has_ended(batch: Batch) -> bool:
 
 
 class Patience:
-    """A rule that decides after an error whether a client connects again, and how long it waits before.
+    """A rule that decides, after an error, if and when a client connects to the API again.
 
     After 30 errors in a row without data from the API, `pause_after` raises the last error.
     """
@@ -114,9 +114,9 @@ class Events:
         return {} if self._id is None else {"Last-Event-ID": self._id}
 
     def feed(self, piece: bytes) -> Batch | None:
-        """Add the next piece of the stream. Return the batch of the last event that is now complete.
+        """Add the next piece of the stream. Return the batch in the last event that this piece completes.
 
-        Return None if no event is complete yet.
+        Return None if the piece completes no event.
         """
         batch = None
         for line in self._lines.feed(piece):

@@ -29,8 +29,8 @@ class GroupHandle(BatchHandle):
     """A handle of a group: several batches with the requests of one input that is too large for one batch.
 
     Attributes:
-        batch: one `Batch` for the whole group: its counts are the sums over the batches of the group, as the
-            API last showed them. Its id is the id of the group.
+        batch: one `Batch` for the whole group, with the group's id. Each count is the sum of this count over
+            all batches of the group, as the API last showed these batches.
         handles: one handle per batch, in the order of the requests.
     """
 
@@ -39,13 +39,13 @@ class GroupHandle(BatchHandle):
         self.batch = self._summed()
 
     def follow(self) -> Generator[Batch]:
-        """Yield the state of the whole group now, and again after changes, until all batches have ended.
+        """Yield the state of the whole group now and after changes, until all batches have ended.
 
         The state is a `Batch` whose counts are the sums of the counts of all batches in the group. The last
         state is yielded when the files of all batches are written.
 
-        The batches are followed one after another, each until its end. The counts of a batch that is not
-        followed yet may be old.
+        The batches are followed one after another. While a batch is being followed, the counts of the batches
+        after this batch may be old.
         """
         for handle in self.handles:
             with closing(handle.follow()) as batches:
@@ -64,13 +64,13 @@ class GroupHandle(BatchHandle):
     def results(self) -> Generator[Result]:
         """Yield the results of all lines of the group, in the order of the requests.
 
-        Each result is yielded as soon as it is final and all results before it have been yielded. The
+        The result of a line is yielded when this line and all lines before it have final results. The
         iteration ends when all batches of the group have ended.
 
         Raises:
             ResultsMissing: a batch has ended, and some of its lines have no result. All results before the
-                first of these lines have been yielded. To get the results of the batches after this one, call
-                `results` of their handles, which are in `handles`.
+                first of these lines have been yielded. To get the results of later batches, call `results` of
+                each later handle in `handles`.
         """
         for handle in self.handles:
             with closing(handle.results()) as results:
@@ -82,13 +82,13 @@ class GroupHandle(BatchHandle):
     ) -> "GroupHandle":
         """Retry the failed lines of each batch in a new batch. Return a handle of the new batches.
 
-        Each batch can be retried once. A repeated call returns the same new batches. The returned handle has
-        the id of this group, but its `handles` are only the new batches.
+        Only the first call creates batches. Later calls return a handle of these new batches. The returned
+        handle has the id of this group, but its `handles` are only the handles of the new batches.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: completion window of the new batches, such as `90m`; None for the same length
-                as each batch's window.
+            completion_window: completion window of the new batches, such as `90m`. If None, each new batch
+                gets the same window as the batch that it retries.
 
         Raises:
             ValueError: a batch has not ended, or no line failed with one of the codes.
@@ -114,11 +114,12 @@ class GroupHandle(BatchHandle):
         return self._change_live(BatchHandle.pause)
 
     def resume(self, *, completion_window: str | None = None) -> "GroupHandle":
-        """Resume the paused batches. For each batch that ended before all lines had a result, create a new
-        batch that continues it. Return a new handle of the group.
+        """Resume the batches of the group, and return a new handle of the group.
 
-        The new handle has the new batches in place of the batches that they continue. Completed batches stay
-        unchanged.
+        - A paused batch continues.
+        - If a batch ended before all its lines had a result, a new batch is created that sends the remaining
+          lines. In the new handle, this new batch replaces the ended batch.
+        - A completed batch stays unchanged.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
@@ -143,7 +144,7 @@ class GroupHandle(BatchHandle):
         return self._change_live(BatchHandle.cancel)
 
     def delete(self, *, keep_files: bool = False) -> None:
-        """Delete all batches of the group, and the batches that retry or resume one of them.
+        """Delete all batches of the group, and all batches that retry or resume a batch of the group.
 
         All these batches must have ended. If the call fails for some batches, call the method again to delete
         the rest.
@@ -161,9 +162,10 @@ class GroupHandle(BatchHandle):
         self._each(handles, partial(BatchHandle.delete, keep_files=keep_files))
 
     def _change_live(self, change: Callable[[BatchHandle], Batch]) -> Batch:
-        """Call `change`, which pauses or cancels a batch, for each batch that has not ended.
+        """Call `change` for each batch that has not ended. Return one `Batch` with the sums of all counts.
 
-        Return one `Batch` whose counts are the sums over all batches of the group.
+        Args:
+            change: function that pauses or cancels a batch.
         """
 
         def change_unless_ended(handle: BatchHandle) -> None:

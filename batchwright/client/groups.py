@@ -62,9 +62,9 @@ def group_query(group: str, after: str | None) -> dict[str, object]:
 
 
 def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
-    """Return the batches of a group, in the order of its input. Each batch has a part of this input.
+    """Return one batch for each part of a group's input, in the order of the parts.
 
-    If a batch ended early and was resumed, the newest batch that resumes it is returned instead.
+    If the batch of a part ended early and was resumed, return the newest resuming batch for this part.
 
     Args:
         found: all batches with the group in their metadata, newest first.
@@ -99,8 +99,10 @@ def check_all_ended(group: str, batches: Sequence[Batch]) -> None:
 def with_failed_lines(batches: Iterable[Batch], codes: Iterable[str] | None) -> set[str]:
     """Return the ids of the batches that have failed lines.
 
-    If `codes` is not None, return only batches in which a line failed with one of these error codes. If a
-    batch has so many different codes that the API does not list all of them, the batch is returned, too.
+    If `codes` is not None, a batch is only included in these cases:
+
+    - A line of the batch failed with one of these error codes.
+    - The batch has so many different codes that the API does not list all of them.
     """
     wanted = None if codes is None else {*codes, OTHER}
     return {

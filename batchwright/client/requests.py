@@ -42,8 +42,8 @@ def table(
         rows: dictionaries of column names and values, such as from `csv.DictReader` or
             `DataFrame.to_dict("records")`.
         body: function that returns the body of the request for a row.
-        id_column: column that has the custom ids. If None, the requests have no custom ids yet; `submit`
-            numbers them.
+        id_column: name of the column with the custom ids. If None, `submit` chooses custom ids such as
+            `request-0`.
 
     Raises:
         KeyError: a row does not have the column `id_column`.
@@ -60,11 +60,12 @@ class BatchLimits(BaseModel):
 
 
 class Upload(NamedTuple):
-    """The data of the two requests to the API that create one batch: the upload of its input file, and then
-    `POST /v1/batches`.
+    """The data to create one batch. Two requests are sent: `POST /v1/files`, then `POST /v1/batches`.
 
     Attributes:
+        file: the input file.
         headers: headers of both requests.
+        custom_ids: custom ids of all lines in the file, in order.
         creation: body of `POST /v1/batches`, without the id of the input file.
     """
 
@@ -75,18 +76,17 @@ class Upload(NamedTuple):
 
 
 class Submission:
-    """An input file with requests. If the file is too large for one batch, it is divided into several
-    batches.
+    """An input file with requests. The method `uploads` divides a file that is too large for one batch.
 
     Args:
         requests: requests or bodies. A body gets the custom id `request-N`; N is its index, from 0.
         endpoint: endpoint of all requests, such as `/v1/chat/completions`.
-        file: file to which the lines are written. Afterwards its position is at the beginning.
+        file: empty file to which the requests are written as lines.
         idempotency_key: idempotency key of the upload and of the batch; None for a new key.
 
     Raises:
-        ValueError: there are no requests, a custom id occurs twice or has a lone surrogate, or a body is not
-            valid JSON.
+        ValueError: there are no requests, a custom id occurs twice or is not valid Unicode text, or a body is
+            not valid JSON.
         TypeError: a body has a value that JSON cannot represent.
     """
 

@@ -77,9 +77,9 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
 class InputOrder:
     """An object that merges the results of completed and failed lines in the order of the input.
 
-    The API returns completed and failed lines in separate lists. The object remembers the last result that
-    the caller has taken from each list with `take`. The next request for this list continues after that
-    result.
+    The API returns completed and failed lines in separate lists. For each result that the caller takes, the
+    caller calls `take`. The object remembers the last result that was taken from each list. `parameters`
+    returns the query for the next results of a list, after this last result.
 
     Args:
         custom_ids: custom ids of all lines, in input order.
@@ -108,8 +108,8 @@ class InputOrder:
         Return None if the result of the next line is not in `heads`.
 
         Args:
-            heads: for each status, the first result that the caller has not taken with `take`; None if there
-                is none.
+            heads: for each status, the first result for which `take` was not called yet; None if no such
+                result has arrived.
         """
         for status, head in heads.items():
             if head is not None and self._numbers[head.custom_id] == self._next:
@@ -127,11 +127,12 @@ class InputOrder:
     def rewind(self) -> bool:
         """Make the next requests read both lists of results from the beginning.
 
-        Return False if they would begin there in any case, because no result was taken since the last call.
+        Call this if the API rejects a request because the list no longer contains the result that the
+        parameter `after` names. For example, if a line failed at first and succeeded later, the list of
+        failed lines no longer contains the result of this line.
 
-        Call this if the API rejects a request because the list no longer contains the result after which the
-        request should continue. For example, the line of this result failed at first and has succeeded later,
-        so its result is no longer in the list of failed lines.
+        Return False if no result was taken before, or since the last call of `rewind`. In this case, the
+        rejected request already was for the beginning of a list, so the rejection has another reason.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()

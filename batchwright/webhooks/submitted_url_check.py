@@ -14,7 +14,11 @@ _ALLOWED_SECONDS = 10.0  # the addresses are checked again whenever a webhook is
 
 
 class TooManyUrls(Exception):
-    """A tenant has sent too many URLs that are not allowed. After `seconds`, the tenant may send more."""
+    """An error that is raised if a tenant has sent too many forbidden URLs, or too many URLs at once.
+
+    Attributes:
+        seconds: number of seconds after which the tenant may send URLs again.
+    """
 
     def __init__(self, seconds: int) -> None:
         super().__init__(
@@ -29,10 +33,11 @@ class _Host(NamedTuple):
 
 
 class UrlChecker:
-    """Checker for URLs of webhooks. It also limits how many forbidden URLs a tenant may send.
+    """A checker for the URLs of webhooks, with a limit for the forbidden URLs that a tenant sends per minute.
 
-    A process has one checker. Concurrent checks of a tenant for the same host share one lookup. An allowed
-    host is not looked up again for ten seconds.
+    A process has one checker. If a tenant sends several URLs with the same host at the same time, the checker
+    looks up the host's addresses only once. If all these addresses are allowed, the checker does not look up
+    this host again for this tenant within ten seconds.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
@@ -47,11 +52,11 @@ class UrlChecker:
         self._checks: dict[_Host, asyncio.Task[None]] = {}  # running checks, and recent checks that succeeded
 
     async def check(self, url: str, tenant: str) -> None:
-        """Check that webhooks may be sent to this URL, and to the present addresses of its host.
+        """Check that webhooks may be sent to this URL, and to the addresses that its host has now.
 
         Raises:
-            ValueError: webhooks may not be sent there. The message says why.
-            TooManyUrls: the tenant has sent too many URLs that are not allowed.
+            ValueError: the URL or an address is forbidden, or the host was not found. The message says why.
+            TooManyUrls: the tenant has sent too many forbidden URLs, or too many URLs at once.
         """
         try:
             host = _Host(tenant, check_url(url, self._networks).hostname or "")

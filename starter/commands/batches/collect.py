@@ -80,13 +80,13 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
-    """Write each row of the table with its result. Return the number of rows for each error code.
+    """Write each row of the table, with the columns of its result. Return the number of rows by error code.
 
-    In the returned counter, the key None stands for the rows that have an answer.
+    In the returned counter, the value for the key None is the number of rows that have an answer.
 
     Raises:
-        TableError: the table cannot be read, one of the added columns exists already, an id is missing or
-            occurs twice, or no row has a result.
+        TableError: the table cannot be read, it already has a column with the name of an added column, a
+            custom id is missing or occurs twice, or none of the results belongs to a row.
     """
     ids, counts, found = CustomIds(table, id_column), Counter[str | None](), 0
     for number, row in enumerate(table.rows(), 1):

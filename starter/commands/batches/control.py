@@ -173,8 +173,9 @@ def resume(
 ) -> None:
     """Resume a paused batch, or a batch that ended early.
 
-    A cancelled, expired or failed batch can be resumed once: a new batch is created, which takes over the
-    results of the first batch. In a group, completed batches stay unchanged.
+    If the batch was cancelled, expired or failed, a new batch is created. The new batch copies the results of
+    the first batch, and sends the remaining lines. If you repeat the command, it prints the same new batch.
+    In a group, completed batches stay unchanged.
     """
 
     with api_client(url, tenant) as client:
@@ -221,14 +222,14 @@ def retry(
 
 
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
-    """Change a single batch, or those batches of a group that have not ended.
+    """Call `change` for a single batch, or for each batch of a group that has not ended.
 
-    For a single batch, the result is the changed batch. For a group, the result contains all its batches,
-    including those that had ended before. If all of them had ended, the command ends with an error.
+    Return the changed batch, or all batches of the group. If all batches of the group have already ended, the
+    command ends with an error.
 
     Args:
         id: id of a batch or of a group.
-        change: function that changes the batch with an id, and returns the batch.
+        change: function that changes a batch. It gets the batch's id, and returns the changed batch.
     """
     if not is_group(id):
         return [change(id)]
@@ -249,8 +250,8 @@ def _with_failed_lines(
     finished (it has not ended, or its files are not written yet).
 
     Args:
-        codes: count only lines that failed with one of these error codes; None or empty for all codes. If a
-            batch has more different codes than its summary lists, its error file is read.
+        codes: return only batches in which a line failed with one of these error codes; None or empty for all
+            codes.
     """
     for batch in batches:
         if not batch.status.is_terminal or batch.x_batchwright.files_pending:
@@ -266,8 +267,9 @@ def _with_failed_lines(
 def _has_failed_with(client: Client, batch: BatchObject, codes: Sequence[str]) -> bool:
     """Return True if a line of the batch failed with one of these error codes.
 
-    Return True, too, if only the error file could tell, and the API refuses to send it, for example because
-    it is gone. The later request to retry the batch then gets the reason from the API.
+    If the batch has so many different codes that the API does not list all of them, read the batch's error
+    file. If the API refuses to send this file, for example because the file was deleted, return True. The
+    later request to retry the batch then fails, and the error message contains the reason.
     """
     known = _codes_of(batch)
     if batch.error_file_id is None or error_tally.OTHER not in known or not known.isdisjoint(codes):
@@ -324,8 +326,8 @@ def delete(
 ) -> None:
     """Delete a batch that has ended, and its files.
 
-    Its dead letters are deleted, too. Its input file is kept. A group is deleted as a whole, when all its
-    batches have ended. This includes batches that retry or resume a batch of the group.
+    The dead letters of the batch are deleted, too. The input file is kept. A group is deleted as a whole,
+    with all batches that retry or resume a batch of the group. All these batches must have ended.
     """
     deleted = list[DeletedBatch]()
 
@@ -365,8 +367,8 @@ def _follow_new(
         sources: ids of the original batches, in the order of `batches`.
         batches: the new batches.
         id: id of the batch or group that the user has named.
-        wait: True to first wait until the new batches have ended. The exit code of the command then shows
-            how they ended, as `batches_exit_code` returns it.
+        wait: True to first wait until the new batches have ended, and to end the command with the exit code
+            that `batches_exit_code` returns.
         interval: seconds between two polls while waiting.
         json: True to print the new batches as JSON, without the original ids.
     """

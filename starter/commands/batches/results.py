@@ -99,21 +99,22 @@ def follow_results(
 ) -> Generator[bytes]:
     """Yield the results of a batch until it has ended. Each item consists of one or more whole lines.
 
-    If the connection breaks or the API ends a response early, a new request continues after the last whole
-    line. If the results are not in input order, a new request reads all of them again, and lines that were
-    already yielded are skipped.
+    If the connection breaks or the API ends a response early, a new request is sent:
+
+    - In input order, the new request continues after the last whole line.
+    - Otherwise, the new request reads all results again, and lines that were already yielded are skipped.
 
     Args:
         failed: True for the lines of the error file, False for the lines of the output file.
         in_input_order: True for the order of the input, False for the order in which results become final.
         retry_seconds: seconds to wait before a new request if the last one failed or returned no new lines.
-        spool_dir: directory for ids of yielded lines that do not fit into memory; None for the system's
-            temporary directory. Not used in input order, which needs no ids.
+        spool_dir: directory for the ids of yielded lines if these ids do not fit into memory; None for the
+            system's temporary directory. Only used if `in_input_order` is False.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
-        StorageUnavailable: the ids of the lines do not fit into memory, and the local disk is full or cannot
-            be used.
+        StorageUnavailable: the ids of yielded lines do not fit into memory, and the local disk is full or
+            cannot be used.
     """
     with closing(SpillSpace(spool_dir, "Following results")) as space:
         seen = None if in_input_order else SeenLines(space.new_bytes)
@@ -162,7 +163,7 @@ def _follow(
 
 
 def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
-    """Return those of `lines` that no earlier response of the API contained, and add their ids to `seen`.
+    """Return the lines that were in no earlier response of the API, and add the ids of these lines to `seen`.
 
     Each returned line ends with a newline. Lines of the same response are not compared with each other,
     because a response contains each line only once.

@@ -244,10 +244,13 @@ def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that adds to the message of a ClientError how the user can safely repeat the command.
+    """Context manager that adds advice to the message of a ClientError: how to repeat the command safely.
 
-    If the user adds `--idempotency-key` with this `key`, the repeated command creates no second batch. If the
-    API has rejected the request, no batch exists, and the message stays unchanged.
+    The advice is to repeat the command with `--idempotency-key KEY`. The repeated command then creates no
+    second batch. If the API has rejected the request, no batch exists, and the message stays unchanged.
+
+    Args:
+        key: the idempotency key that the failed command has used.
     """
     try:
         yield

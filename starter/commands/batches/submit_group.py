@@ -30,12 +30,15 @@ def divided_input(
 ) -> list[InputPart]:
     """Divide an input into parts that are small enough for one batch each. Return the parts.
 
-    The command ends with an error if there are several parts and `max_cost` is not None, because `max_cost`
-    limits the cost of a single batch.
+    The command ends with an error in these cases:
+
+    - There are several parts, and `max_cost` is not None. The maximum cost is for a single batch.
+    - There are several parts, and two lines have the same custom id.
+    - The ids of the lines do not fit into memory, and the local disk is full or cannot be used.
 
     Args:
-        spool_dir: directory for ids of lines that do not fit into memory; None for the system's temporary
-            directory.
+        spool_dir: directory for the ids of the lines if these ids do not fit into memory; None for the
+            system's temporary directory.
     """
     try:
         with closing(SpillSpace(spool_dir, "The division")) as space:
@@ -60,9 +63,9 @@ def print_webhook_secret(batch: BatchObject) -> None:
 class GroupSubmission:
     """The submission of a group: one batch for each part of an input that is too large for one batch.
 
-    The group's id is computed from the content of the input and the options of the command. The idempotency
-    key of each part is computed from the group's id and the part's number. So if you repeat an interrupted
-    command, it creates only the missing batches.
+    The same input and the same options of the command always give the same group id. The idempotency key of
+    each part consists of the group id and the part's number. If you repeat an interrupted command, these ids
+    and keys are the same, and only the missing batches are created.
     """
 
     def __init__(
@@ -79,8 +82,8 @@ class GroupSubmission:
         Args:
             create: function that creates one batch from an uploaded file.
             metadata: metadata that the user has given for all batches; None if there is none.
-            may_have_ended: True to allow that all batches exist already and have ended. False to end the
-                command with an error in this case.
+            may_have_ended: only used if all batches exist already and have ended. True to return these
+                batches, False to end the command with an error.
 
         Raises:
             ClientError: a part could not be uploaded, or its batch could not be created. The message says how
