@@ -177,7 +177,7 @@ def change(
 ) -> None:
     """Change some properties of a schedule, and keep all others.
 
-    Its later batches run with the API key of this command.
+    All later batches of the schedule run with the API key that this command uses.
     """
     changes = _given(cron=cron, time_zone=time_zone, overlap=overlap, description=description)
     if not changes:
@@ -200,7 +200,7 @@ def resume(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -
 
 @schedules.command("trigger")
 def trigger(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Create a batch of a schedule now, even if it is paused."""
+    """Create a batch of a schedule now, even if the schedule is paused."""
     _perform(id, "trigger", json, url, tenant)
 
 
@@ -230,8 +230,9 @@ def _given(**options: object) -> dict[str, object]:
 
 
 def _time_with_zone(seconds: int) -> str:
-    """Return a Unix time as local time with the name of the local zone, because a schedule may have another
-    zone.
+    """Return a Unix time as local time, with the name of the local time zone.
+
+    The name is needed because the time zone of the schedule can be a different one.
     """
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 

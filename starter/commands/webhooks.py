@@ -187,9 +187,9 @@ def send_test(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send a test event, and print the result of its first attempt.
+    """Send a test event, and print the result of the first attempt to deliver it.
 
-    The exit code is 1 if this attempt fails.
+    If the event was not delivered, the exit code is 1.
     """
     with _client(url, tenant) as client:
         delivery = _attempted(client, id, client.test(id, event))
@@ -242,7 +242,7 @@ def replay(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send an ended delivery again."""
+    """Send the event of a delivery again, after the delivery has succeeded or failed."""
     with _client(url, tenant) as client:
         replayed = client.replay(id, delivery)
     if json:

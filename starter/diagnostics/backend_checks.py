@@ -1,4 +1,7 @@
-"""Checks of the backends. Each backend gets the request for its list of models that workers also send."""
+"""Checks of the backends.
+
+The command requests the list of models from each backend, with the same request that workers send.
+"""
 
 import asyncio
 import time
@@ -27,8 +30,8 @@ class _BackendUnderTest:
     """A backend to check.
 
     Attributes:
-        config: settings of the backend. A GatewayConfig is a backend for all models that it lists. If its
-            `any_model` is True, it is also a backend for models that it does not list.
+        config: settings of the backend. A GatewayConfig means that the backend is a gateway: it serves all
+            models in its list of models. With `any_model`, a gateway also serves models outside this list.
         models: names of the models that the backend should serve according to the registry.
     """
 
@@ -47,11 +50,11 @@ class _BackendUnderTest:
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     """Check all backends by requesting their lists of models.
 
-    Return the findings (results of the checks), and the names of all known models. The known models are the
-    registered models, and the models that gateways (backends for all models) list.
+    Return the results of the checks, and the names of all known models. A model is known if it is registered
+    or if a gateway lists it. A gateway is a backend for all models in its list.
 
     Args:
-        at: function that returns the current time, to compare it with the clocks of the backends.
+        at: function that returns the current time. The clocks of the backends are compared with this time.
     """
     try:
         catalog = Catalog(chosen)
@@ -74,10 +77,11 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
-    """Return the registered models, and a list with a warning if the database is unavailable.
+    """Return the registered models and a list of warnings:
 
-    Without the database, only the models in the registry file are returned, because changes made at run time
-    are unknown. If there is no registry file either, both lists are empty.
+    - If the database is available, return all registered models and no warning.
+    - If the database is unavailable, return the models in the registry file, and a warning that changes made
+      at run time are unknown. If there is no registry file, return two empty lists.
     """
     try:
         database = await open_database(chosen, patience_seconds=0)
@@ -120,9 +124,10 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Merge all findings that say that a backend's clock is correct into one, and return the findings.
+    """Replace the findings about backends with a correct clock by one finding. Return all findings.
 
-    The merged finding has the number of backends whose clock is correct. All other findings are unchanged.
+    The new finding has the number of these backends. Other findings are unchanged. If fewer than two backends
+    have a correct clock, nothing is replaced.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:
@@ -179,8 +184,8 @@ def _slots_findings(config: BackendConfig, slots: int | None) -> list[Finding]:
     """Return a warning if Batchwright may send a backend more concurrent requests than the backend has slots.
 
     Args:
-        slots: number of requests that the backend processes at the same time; None if it has not reported
-            this.
+        slots: number of requests that the backend processes at the same time. If the backend has not
+            reported this number, None; no warning is returned then.
     """
     if slots is None or (config.in_flight is not None and config.in_flight <= slots):
         return []

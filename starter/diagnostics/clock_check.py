@@ -10,8 +10,8 @@ _WARNING_SECONDS = 5.0  # not less, because a Date header has whole seconds
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
     """Compare the clock of this machine with the clock of another machine or service.
 
-    Return a warning if the clocks differ by 5 s or more; otherwise a finding of the level OK. The other clock
-    was read with a request, whose duration does not count as a difference.
+    If the clocks differ by 5 s or more, return a warning; otherwise a finding of the level OK. A request was
+    sent to read the other clock. The duration of this request does not count as a difference.
 
     Args:
         name: name of the other machine or service.

@@ -24,14 +24,16 @@ _DEV_ENV = Path(".batchwright") / "dev.env"
 def run_or_stop(
     work: Awaitable[_Result], *failures: type[Exception], code: ExitCode = ExitCode.USAGE
 ) -> _Result:
-    """Wait for `work` and return its result. After an expected failure, end the command with a short error.
+    """Wait for `work` and return its result.
 
-    Expected failures are a wrong setting, a rejected change, an unavailable database, and the exceptions in
-    `failures`.
+    In these cases, end the command with a short error:
+
+    - A setting is wrong. The exit code is USAGE.
+    - A change is rejected. The exit code is FAILED.
+    - `work` raises DatabaseError or an exception in `failures`. The exit code is `code`.
 
     Args:
         failures: exceptions that are raised if another dependency, such as Temporal, is unavailable.
-        code: exit code if the database or another dependency is unavailable.
     """
 
     async def run() -> _Result:
@@ -49,10 +51,10 @@ def run_or_stop(
 
 
 def dev_stack_hint() -> str:
-    """Return a hint for an error message, which tells the user to load the file `dev.env`.
+    """Return a hint for an error message. The hint tells the user to load the file `dev.env`.
 
-    `batchwright dev` writes the addresses of its stack to this file. The hint is empty if the file does not
-    exist, or if the address of the database is already in the environment.
+    `batchwright dev` writes the addresses of its stack to this file. If the file does not exist, or if
+    `BATCHWRIGHT_DATABASE_URL` is set, return an empty text.
     """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"`. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
@@ -61,7 +63,8 @@ def dev_stack_hint() -> str:
 def query_or_stop(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
     """Open the configured database, pass it to `query`, and return the result of `query`.
 
-    If the database is unavailable or rejects the query, end the command with a one-sentence error.
+    If a setting is wrong, a change is rejected, or the database is unavailable or rejects the query, end the
+    command with a one-sentence error.
     """
     return run_or_stop(with_database(settings_or_stop(), query))
 

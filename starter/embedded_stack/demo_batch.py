@@ -84,10 +84,10 @@ def download(client: Client, file_id: str | None, target: Path) -> Path:
 
 
 def is_as_expected(batch: BatchObject, output: Path, errors: Path) -> bool:
-    """Return True if the batch has completed as expected.
+    """Return True if the batch has completed with the expected numbers.
 
-    This means that the numbers of completed and failed requests, and of lines in both files, are the expected
-    ones.
+    The function compares the numbers of completed and failed requests, and the numbers of lines in the output
+    file and the error file.
     """
     bad = sum(line.is_bad for line in demo_lines())
     counts = batch.request_counts

@@ -40,9 +40,9 @@ class ProgressBars:
 
 
 class LastingReasons:
-    """A filter for the reasons why a batch waits, which selects the reasons to print.
+    """A filter that selects which of a batch's waiting reasons are printed.
 
-    Each reason is selected once, and only if it lasts 5 seconds.
+    If a reason lasts for 5 seconds, it is selected. Each reason is selected only once.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class LastingReasons:
         self._reported: set[tuple[str | None, str]] = set()
 
     def new_reasons(self, batch: BatchObject, now: float) -> list[str]:
-        """Return as text the reasons that have lasted long enough and were not returned before.
+        """Return the texts of the reasons that have lasted 5 seconds. Leave out reasons returned before.
 
         Args:
             now: seconds of a monotonic clock.

@@ -75,8 +75,8 @@ def write_atomically(file: Path, text: str) -> None:
 def record_processes(file: Path, pids: list[int]) -> None:
     """Write to `file` the id and the start time of each process in `pids` that is running.
 
-    If the command that runs the stack is killed, the recorded processes may continue. The next start of the
-    stack then ends them with `end_leftovers`.
+    If the command that runs the stack is killed, the recorded processes can continue to run. The next start
+    of the stack calls `end_leftovers` to end these processes.
     """
     records: list[ProcessRecord] = []
     for pid in pids:
@@ -142,7 +142,7 @@ class StackDirectory:
     def open(self) -> int:
         """Create and lock the directory. End leftover processes, and return their number.
 
-        Leftover processes were started by an earlier command in this directory that was killed.
+        If an earlier command in this directory was killed, the processes that it started are leftovers.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.

@@ -69,10 +69,11 @@ def follow_all(
 def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool = False) -> BatchObject:
     """Show the progress of a batch until it has ended, and return the ended batch.
 
-    If a poll fails, it is repeated for up to a minute. Ctrl-C ends only this command; the batch continues.
+    If the API sends no events, the batch is polled. A failed poll is repeated for up to a minute. Ctrl-C ends
+    only this command; the batch continues.
 
     Args:
-        interval: seconds between two polls. The batch is polled if the API sends no events.
+        interval: seconds between two polls.
         silent: True to show nothing.
 
     Raises:
@@ -91,10 +92,11 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
 
 @contextmanager
 def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
-    """Context manager that yields a function that shows the progress of a batch.
+    """Context manager that yields a function. The function shows the progress of a batch:
 
-    On a terminal, the function shows progress bars. If the output is not a terminal, the function prints a
-    line for each change. If `silent` is True, it shows nothing.
+    - If `silent` is True, the function shows nothing.
+    - If the output is a terminal, the function shows progress bars.
+    - Otherwise, the function prints a line of text for each change.
     """
     console = stderr()
     if silent:
@@ -110,12 +112,14 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
     """Yield the state of a batch after each event from the API's event stream and after each poll.
 
-    When the stream ends or cannot be opened, the batch is polled once, after `interval` seconds. Then the
-    stream is opened again. But if the stream had no events and was not refused with status 503, it is not
-    used again, and the batch is only polled, every `interval` seconds. In this case, the API may be old, or a
-    proxy may hold back events.
+    If the stream ends or cannot be opened, the next step depends on what the stream returned:
 
-    The iterator does not end by itself, even after the end of the batch.
+    - The stream had events, or the API refused the stream with status 503: the batch is polled once, after
+      `interval` seconds. Then the stream is opened again.
+    - Otherwise, for example with an old API or a proxy that holds back events: the stream is never opened
+      again. The batch is polled every `interval` seconds.
+
+    The iterator never ends by itself, even after the end of the batch.
     """
     has_events = True
     while True:
@@ -143,16 +147,15 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 
 
 class TextProgress:
-    """A display of the progress of a batch, which prints lines of text.
+    """A display that prints the progress of a batch as lines of text.
 
-    It prints a line in these cases:
+    A line is printed in these cases:
 
+    - The forecast that was made before the first line was sent becomes available.
     - The status or a reason why the batch waits has changed.
-    - The forecast has changed for the completion window, for example from `fits` to `late`.
-    - Another tenth of the lines has settled.
+    - The forecast for the completion window has changed, for example from `fits` to `late`.
+    - Another 10 % of the batch's lines have completed or failed.
     - An error code of a model occurs for the first time.
-
-    If there was a forecast before the batch began, it is printed once.
     """
 
     def __init__(self, console: Console) -> None:

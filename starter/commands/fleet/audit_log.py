@@ -125,8 +125,8 @@ def list_acts(
 def export(query: _Query, url: Url = None, tenant: Tenant = None) -> None:
     """Print the actions in the audit log as JSON lines, oldest first.
 
-    To continue later, use --after with the id of the last line. Actions that may still be running are left
-    out. A later export contains them.
+    The export ends before the first action that is perhaps still running. To export the later actions another
+    time, use --after with the id in the last printed line.
     """
     with operator_client(url, tenant) as client, client.exported_audit_log(query) as response:
         if warning := response.headers.get("x-batchwright-warning"):

@@ -114,9 +114,9 @@ def list_batches(
 
 @batches.command("counts")
 def counts(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Count live and recently ended batches by tenant.
+    """Count the batches of each tenant.
 
-    Batches are counted for 24 hours after their end.
+    Live batches are counted, and batches that ended in the last 24 hours.
     """
     with operator_client(url, tenant) as client:
         found = client.batch_counts()
@@ -149,7 +149,7 @@ def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant 
 def slices(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show the slices of a batch: state, worker and last failure.
 
-    A slice is a part of the lines that one worker sends.
+    A slice is a group of lines of the batch. Only one worker at a time sends lines of a slice.
     """
     with operator_client(url, tenant) as client:
         found = client.batch_slices(batch_id)
@@ -186,7 +186,7 @@ def cancel(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
 def pause(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Pause a batch of any tenant.
 
-    Its lines are not sent until it is resumed. Its deadline does not change.
+    While the batch is paused, its lines are not sent. The batch's deadline does not change.
     """
     with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "pause"), json)
@@ -203,7 +203,7 @@ def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
 def abandon(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """End a batch whose files cannot be written.
 
-    Its results stay in storage, so its tenant can resume it.
+    The batch's results stay in storage. The tenant can therefore resume the batch later.
     """
     with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "abandon"), json)
@@ -228,7 +228,7 @@ def priority(
 ) -> None:
     """Change the priority of a live batch.
 
-    Only batches of the same tenant are compared by priority.
+    The priority only decides the order among the batches of one tenant.
     """
     with operator_client(url, tenant) as client:
         _print(client.prioritize_batch(batch_id, value), json)

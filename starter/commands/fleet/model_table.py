@@ -22,8 +22,8 @@ from batchwright.starter.output import column_table, escaped, print_json, stderr
 class ModelOutput(BaseModel):
     """A model with its backends and its task queue.
 
-    `seen_at` is the time at which a backend last listed the model. It is null if the model comes from the
-    registry file or from a change at run time, and not from a backend's list of models.
+    If the model comes from a backend's list of models, `seen_at` is the time at which a backend last listed
+    the model. If the model comes from the registry file or a change at run time, `seen_at` is null.
     """
 
     model: str

@@ -187,8 +187,8 @@ def set_some(
 ) -> None:
     """Change some settings of a model and keep all others.
 
-    --fallback and --alias replace the whole list. --weight, --upstream, --key and --priority are for the
-    backends of --add-backend.
+    --fallback replaces all fallbacks, and --alias all aliases. --weight, --upstream, --key and --priority
+    apply only to the backends that --add-backend adds.
     """
     changes = _options(fallback, alias, kind, job, load_balancing, limit, retry, price)
     for name in reset or []:
@@ -265,9 +265,9 @@ def _options(
     retry: Names,
     price: Names,
 ) -> dict[str, object]:
-    """Convert command-line options to fields of a request body for the API, by the names of the fields.
+    """Convert command-line options to a request body for the API. The keys are the names of the fields.
 
-    Options that were not given are left out.
+    Options that the user did not give are left out.
     """
     found: dict[str, object] = {
         "fallbacks": fallback,
@@ -315,11 +315,11 @@ def _backends(
 def _pairs(option: str, section: str, texts: list[str]) -> dict[str, str]:
     """Parse options of the form KEY=VALUE into a dict.
 
-    If a text does not have this form, the command ends with an error.
+    If a text does not have this form, the command ends with an error that names `option` and `section`.
 
     Args:
-        option: name of the option, for the error message.
-        section: section of a model's settings that has these keys, such as `limits`; for the error message.
+        option: name of the option, such as `--limit`.
+        section: the part of a model's settings to which the keys belong, such as `limits`.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -360,8 +360,9 @@ def _print_problems(problems: list[str]) -> None:
 
 
 def _settings_table(detail: ModelSettingsObject) -> Table:
-    """Return a table with all settings of a model. Settings of its backends are left out if they have the
-    default value.
+    """Return a table with all settings of a model, and the settings of each of its backends.
+
+    If a setting of a backend has the default value, the table does not show this setting.
     """
     table = column_table("setting", "value", "from")
     for name, setting in detail.settings.items():

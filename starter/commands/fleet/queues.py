@@ -18,9 +18,9 @@ def queues(
 ) -> None:
     """Show the backlog of Temporal task queues.
 
-    If no worker polls a queue, its tasks wait. The limit of a queue is the number of slices that may start
-    per second. If you name models, only the names of their queues are printed, without a connection to
-    Temporal.
+    If no worker polls a queue, the tasks in this queue wait. The limit of a queue is the maximum number of
+    activities that may start per second. If you name models, the command does not connect to Temporal, and
+    prints only the names of the models' queues.
     """
     if models:
         for model in models:

@@ -107,10 +107,9 @@ def _print(page: RateList, json: bool) -> None:
 
 
 def _print_rates(page: RateList) -> None:
-    """Print the rate limits as a table. Below it, print the limit for models without a limit of their own.
+    """Print the rate limits as a table. If there is a shared limit, print this limit below the table.
 
-    The limit below the table applies to the sum of all requests for these models. If there is no such limit,
-    only the table is printed.
+    All models that have no limit of their own share this limit: it applies to the sum of their requests.
     """
     if page.data:
         table = column_table("model", "requests/s", "from")

@@ -47,8 +47,8 @@ def dev(
 ) -> None:
     """Run the whole stack in the foreground.
 
-    The stack is Temporal, PostgreSQL, a simulated backend, the API and workers. Ctrl-C stops it. With
-    BATCHWRIGHT_REGISTRY or --backend, your backends are used, and none is simulated.
+    The stack is Temporal, PostgreSQL, a simulated backend, the API and workers. Ctrl-C stops the stack. With
+    BATCHWRIGHT_REGISTRY or --backend, your backends replace the simulated backend.
     """
     # Imported here because it loads Temporal's client, which takes a second.
     from batchwright.starter.embedded_stack.service_commands import DevOptions, own_backends

@@ -28,7 +28,7 @@ class Configuration(BaseModel):
 def configuration(chosen: Settings) -> Configuration:
     """Return all settings, and a fingerprint (hash) of the settings. Secrets are hidden.
 
-    For each setting, the source says if its value comes from the environment or is the default.
+    The field `source` of a setting is `environment` or `default`.
 
     Raises:
         SettingsError: a key that encrypts payloads of Temporal cannot be read.

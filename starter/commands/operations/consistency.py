@@ -1,6 +1,7 @@
 """`batchwright consistency`: compares database, workflow runs and files, and can repair differences.
 
-It also checks that the numbers of completed and failed lines of an ended batch add up to all its lines.
+For each ended batch, the command also checks that the total number of lines is the number of completed lines
+plus the number of failed lines.
 """
 
 from contextlib import nullcontext
@@ -83,11 +84,8 @@ async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckPro
             await store_counts(database, report)
             return report
 
-    async def record(database: Database) -> ConsistencyReport:
-        """Compare the database with workflow runs and stored files, and repair what is safe to repair.
-
-        Record the repair in the audit log. Return the report with all differences that were found.
-        """
+    async def compare_and_record(database: Database) -> ConsistencyReport:
+        """Compare and repair with `compare`, record the repair in the audit log, and return the report."""
 
         async def read() -> JsonValue:
             return None
@@ -96,7 +94,7 @@ async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckPro
         return await recorded_command(database, action, target, read, lambda: compare(database))
 
     try:
-        return await with_database(settings, record if repair else compare)
+        return await with_database(settings, compare_and_record if repair else compare)
     except RPCError as error:
         raise from_rpc_error(settings, error) from error
 

@@ -58,9 +58,9 @@ def commands() -> None:
 
 @retention.command("run")
 def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
-    """Run retention for all kinds of data and wait for its end.
+    """Run retention for all kinds of data now, and wait until it has ended.
 
-    Workers with the role `io` do the work. Retention also runs at its regular times, as before.
+    Retention runs in workers with the role `io`. The regular runs of retention still take place.
     """
     settings = settings_or_stop()
     order = RetentionOrder(kinds=[*EXPIRED_KINDS, *LITTER_KINDS], dry_run=dry_run)
@@ -98,7 +98,8 @@ def show(json: JsonLine = False) -> None:
 def adopt() -> None:
     """Mark the object storage as belonging to this database.
 
-    Retention compares database and storage only if both have the same mark.
+    The mark is an object in the storage that contains the id of the database. If this mark is lost or
+    contains the id of another database, retention does not compare database and storage.
     """
     settings = settings_or_stop()
 

@@ -1,6 +1,6 @@
 """`batchwright rollout`: shows and changes which build of the workers gets new batches.
 
-A build is a version of the workers, identified by their BATCHWRIGHT_BUILD_ID.
+A build is a version of the workers. The setting BATCHWRIGHT_BUILD_ID of a worker names its build.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -119,7 +119,7 @@ def _named(deployment: str | None) -> tuple[Settings, str]:
 def _call_temporal(settings: Settings, call: Callable[[Client], Awaitable[_Result]]) -> _Result:
     """Connect to Temporal, pass the client to `call`, and return the result of `call`.
 
-    If this fails, end the command with a one-sentence error.
+    If the connection or `call` fails, end the command with a one-sentence error.
     """
 
     async def connected_call() -> _Result:

@@ -18,14 +18,15 @@ class SetupOutput(BaseModel):
 
 @setup.callback()
 def prepare() -> None:
-    """Set up what Batchwright depends on. Only what is missing or wrong is changed."""
+    """Set up what Batchwright depends on. Parts that are already correct are not changed."""
 
 
 @setup.command("temporal")
 def temporal(json: JsonLine = False) -> None:
     """Create the namespace, its search attributes and schedules.
 
-    Exits with 0 if all of them exist afterwards, and with 1 if this command cannot create one of them.
+    Exits with 0 if the namespace and all search attributes and schedules exist afterwards. Exits with 1 if
+    the namespace, a search attribute or a schedule cannot be created.
     """
     settings = settings_or_stop()
     steps = run_or_stop(_set_up(settings, silent=json), TemporalUnavailable, code=ExitCode.FAILED)

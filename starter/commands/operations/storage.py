@@ -40,9 +40,9 @@ def sweep(
     hours: Annotated[float, typer.Option(min=1, help="Keep objects begun within this many hours.")] = 24.0,
     json: Json = False,
 ) -> None:
-    """Delete unfinished objects.
+    """Delete unfinished objects of crashed processes.
 
-    They were left by processes that crashed, as uploads in S3 or as files in a directory.
+    Unfinished objects are uploads in S3, or temporary files in a directory.
     """
     swept = _with_storage(lambda storage: storage.sweep(timedelta(hours=hours)))
     print(jsonlib.dumps({"swept": swept}) if json else f"Deleted {swept} unfinished objects.")

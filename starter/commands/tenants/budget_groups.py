@@ -202,8 +202,8 @@ def limit(
 def add(kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, json: JsonLine = False) -> None:
     """Add tenants to an organization, or keys to a team or user.
 
-    What they have already used today counts towards the group's budgets immediately. A tenant can be in
-    only one organization. A key leaves the team or user to which it belonged before.
+    Tokens and cost that the added members used earlier today count towards the group's budgets. A tenant can
+    be in only one organization. A key that is in another team or user is removed from that team or user.
     """
     group = _group(kind, tenant, name)
     if kind is GroupKind.ORGANIZATION:
@@ -268,7 +268,8 @@ def _recorded(
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
     """Return the budget group with this kind, tenant and name.
 
-    The command ends with an error if a team or user has no `tenant`, or if an organization has one.
+    If `tenant` is missing for a team or user, or is given for an organization, the command ends with an
+    error.
     """
     if kind is GroupKind.ORGANIZATION and tenant is not None:
         stop("An organization belongs to no tenant: omit --tenant.")
@@ -280,8 +281,9 @@ def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
 async def _member_ids(database: Database, group: BudgetGroup, members: list[str]) -> list[str]:
     """Return the ids of `members`, as the database stores them.
 
-    Members of an organization are tenants, whose ids are their names. Members of a team or user are API keys.
-    Each key may be given by its id, by its prefix (the part without the secret), or as the whole key.
+    For an organization, the members are tenants, and the id of a tenant is its name. For a team or user, the
+    members are API keys. Each key is given as its id, as its prefix (the part before the secret), or as the
+    whole key. A key that does not exist is returned without its secret.
     """
     if group.kind is GroupKind.ORGANIZATION:
         return members

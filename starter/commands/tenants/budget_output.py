@@ -57,7 +57,10 @@ def checked_cost(text: str | None) -> str | None:
 
 
 def budget_text(budget: DailyAmounts, fallback: str = "no budget") -> str:
-    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`; `fallback` if it is empty."""
+    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`.
+
+    If the budget limits neither tokens nor cost, return `fallback`.
+    """
     parts = [f"{budget.tokens} tokens"] if budget.tokens else []
     parts += [f"a cost of {amount_text(budget.cost)}"] if budget.cost else []
     return f"{' and '.join(parts)} a day" if parts else fallback
@@ -76,16 +79,16 @@ def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
 
 
 def id_or_prefix(key: str) -> str:
-    """Return the prefix of a whole API key `bw_<prefix>_<secret>`. Return an id or a prefix unchanged.
+    """Return `<prefix>` if `key` is a whole API key `bw_<prefix>_<secret>`.
 
-    So the result contains no secret, and can be used in messages.
+    If `key` is the id or the prefix of an API key, return `key` unchanged.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key
 
 
 def without_secret(key: str) -> str:
-    """Return an API key without its secret part, for messages. A whole key becomes `bw_<prefix>`.
+    """Return `bw_<prefix>` if `key` is a whole API key `bw_<prefix>_<secret>`, for messages.
 
-    An id or a prefix is returned unchanged.
+    If `key` is the id or the prefix of an API key, return `key` unchanged.
     """
     return f"bw_{id_or_prefix(key)}" if key.startswith("bw_") else key

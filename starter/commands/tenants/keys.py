@@ -191,10 +191,10 @@ def limit(
     max_in_flight: NewCap = None,
     json: JsonLine = False,
 ) -> None:
-    """Set or remove the budgets or the cap of a key.
+    """Set or remove the budgets of a key or its cap on requests in flight.
 
-    The cap is the maximum number of requests in flight for lines of the key's batches. Lines beyond the cap
-    wait. If a budget is used up, lines fail with `policy_rejected`. Changes take effect within seconds.
+    If the batches of the key have reached the cap, their other lines wait. If a budget is used up, lines fail
+    with `policy_rejected`. Changes take effect within seconds.
     """
     if tokens_per_day is None and cost_per_day is None and max_in_flight is None:
         stop("There is nothing to change: give --tokens-per-day, --cost-per-day or --max-in-flight.")
@@ -219,9 +219,9 @@ def revoke(
     key: _Key,
     json: JsonLine = False,
 ) -> None:
-    """Revoke a key for good, within seconds.
+    """Revoke a key permanently. The revocation takes effect within seconds.
 
-    Unsent lines of its batches fail. You cannot undo this.
+    Unsent lines of the key's batches fail. You cannot undo a revocation.
     """
     now, name = datetime.now(UTC), id_or_prefix(key)
     row = _recorded(AuditAction.KEY_REVOKE, key, lambda database: database.api_keys.revoke(name, now))

@@ -1,6 +1,6 @@
 """`batchwright quotas`: shows and changes quotas, weights and allowed models of tenants at run time.
 
-The weight decides which part of the permits a tenant gets when several tenants wait.
+If several tenants wait to send requests, the weight of a tenant decides its share of the requests in flight.
 """
 
 import math
@@ -164,9 +164,9 @@ def set_quotas(
 ) -> None:
     """Change some quotas of a tenant and keep all others.
 
-    Changed quotas apply from the next request to the API. Changes of the weight, the cap on requests in
-    flight, the rates of requests and tokens to backends, and the models also reach running batches, within 5
-    seconds.
+    The change applies from the next request to the API. These changes also apply to running batches, within
+    5 seconds: the weight, the cap on requests in flight, the rates of requests and tokens to backends, and
+    the allowed models.
     """
     given = {
         "live_batches": (live_batches, _number),
@@ -202,8 +202,8 @@ def set_quotas(
 def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Remove all quotas of a tenant.
 
-    The quotas and the weight in the settings apply again. There is no cap on requests in flight,
-    and all models are allowed.
+    For this tenant, the quotas and the weight in the settings apply again. The tenant no longer has a cap on
+    requests in flight, and may use all models.
     """
     with operator_client(url, tenant) as client:
         had_own = of in _tenants(client.quotas())
