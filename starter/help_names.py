@@ -1,4 +1,4 @@
-"""Names of values in the help texts of commands, such as `--url URL`, and in errors about values."""
+"""Makes help texts of commands and errors about wrong values readable, for example `--url URL`."""
 
 from typer._click import Command, Context
 from typer.core import TyperArgument, TyperGroup, TyperOption

@@ -64,7 +64,7 @@ class OperatorClient:
         """Hold a tenant or a model: none of its lines are sent until the hold is released. Return all holds.
 
         Args:
-            target: one item, with the key `tenant` or `model` and the name as the value.
+            target: `{"tenant": NAME}` or `{"model": NAME}`.
         """
         return self._client.call("PUT", _HOLDS, HoldList, target)
 
@@ -155,8 +155,8 @@ class OperatorClient:
 
         Args:
             config: settings of the model, as in the registry file.
-            replace: True to replace an existing model. If it is False and the model exists, the API rejects
-                the call.
+            replace: True to replace an existing model. False to let the API reject the call if the model
+                exists.
         """
         headers = None if replace else {"If-None-Match": "*"}
         return self._client.call(
@@ -197,8 +197,9 @@ class OperatorClient:
 
 @contextmanager
 def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
-    """Context manager that yields a client of operator routes. If a call fails, it ends the command with a
-    short error.
+    """Context manager that yields a client of operator routes.
+
+    If a call of the API fails in the block, the command ends with a short error.
 
     Args:
         url: address of the API; None for the configured address.

@@ -22,8 +22,8 @@ def command_group(summary: str, *, runs_alone: bool = False) -> typer.Typer:
 
     Args:
         summary: description of the group in its help.
-        runs_alone: True if the group has its own function, which runs if the user names no command. False to
-            show the help in this case.
+        runs_alone: what happens if the user names no command. If True, the group's own function runs. If
+            False, the help is shown.
     """
     return typer.Typer(
         help=summary,
@@ -65,8 +65,8 @@ def id_argument(thing: str, example: str, list_command: str, metavar: str = "ID"
 
     Args:
         thing: kind of object that has the id, such as `schedule`.
-        example: what its ids look like, such as `schedule_...`.
-        list_command: command that lists the ids; for the message.
+        example: form of the ids, such as `schedule_...`.
+        list_command: command that lists the ids, for the error message.
     """
 
     def checked(text: str) -> str:
@@ -203,7 +203,9 @@ def key_value_pairs(texts: Sequence[str] | None, option: str) -> dict[str, str] 
 
 @contextmanager
 def api_client(url: str | None, tenant: str | None) -> Generator[Client]:
-    """Context manager that yields an API client. If a call fails, it ends the command with a short error.
+    """Context manager that yields an API client.
+
+    If a call of the API fails in the block, the command ends with a short error.
 
     Args:
         url: address of the API; None for the configured address.

@@ -67,7 +67,7 @@ class ExitCode(IntEnum):
 
 
 class _SafeConsole(Console):
-    """A console that leaves out control characters, because tenants and backends choose parts of the text."""
+    """A console that removes control characters, because texts can come from tenants and backends."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -76,9 +76,9 @@ class _SafeConsole(Console):
 
 
 class _Unpadded:
-    """A text file that removes the spaces at the ends of lines.
+    """A text file that removes spaces at the ends of lines.
 
-    They are removed because the library Rich fills the lines of tables with spaces.
+    The library Rich adds such spaces to the lines of tables.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -106,7 +106,10 @@ def stderr() -> Console:
 
 
 def program_name() -> str:
-    """Return the command that starts this program: `batchwright`, or its path if it is not on PATH."""
+    """Return the command that starts this program.
+
+    If `batchwright` is not on PATH, the command is the path of the program. Otherwise, it is `batchwright`.
+    """
     called = Path(sys.argv[0])
     by_path = called.name == "batchwright" and shutil.which("batchwright") is None
     return shlex.quote(str(called)) if by_path else "batchwright"
@@ -129,8 +132,8 @@ def discard_stdout() -> None:
 def print_json(value: BaseModel) -> None:
     """Print `value` as one line of JSON. Fields that were not given when the object was created are left out.
 
-    So a response of the API is printed as the API returned it. A terminal gets control characters as `\\u`
-    escapes.
+    Therefore, a response of the API is printed with exactly the fields that the API returned. If stdout is a
+    terminal, control characters are printed as `\\u` escapes.
     """
     text = to_json(_given_fields(value), inf_nan_mode="null").decode()
     print(terminal_json(text) if sys.stdout.isatty() else text)
@@ -166,7 +169,7 @@ def local_timestamp(seconds: int | None) -> str:
 def short_timestamp(seconds: int | None) -> str:
     """Return Unix seconds as text with local date, hour and minute; empty if `seconds` is None.
 
-    The date has no year if it is in this year.
+    If the time is in the current year, the text contains no year.
     """
     if seconds is None:
         return ""

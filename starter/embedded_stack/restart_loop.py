@@ -1,4 +1,4 @@
-"""Restarts the services of the embedded stack: how long it waits before each restart, and what it reports."""
+"""Restarts ended services of the embedded stack with growing delays, and informs the user."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ _MAX_BACKOFF_SECONDS = 10.0
 class RestartLoop:
     """A loop that restarts a service each time it ends.
 
-    The first restart is immediate. The delay before later restarts grows to at most 10 seconds. If the
-    service has run for more than 10 seconds, the next restart is immediate again.
+    The first restart is immediate. The delay before each further restart is longer, up to 10 seconds. If the
+    service runs for more than 10 seconds and then ends, the next restart is immediate again.
 
     Args:
-        say: function that shows one sentence to the user. It is called each time the service ends, and each
-            time it is running again.
+        say: function that shows a message to the user. The loop calls this function when the service ends,
+            when the service is running again, and when restarts fail repeatedly.
     """
 
     def __init__(self, service: ManagedService, say: Say) -> None:
@@ -55,12 +55,12 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """Report to the user, at the third successive restart, that the service ends again and again.
+        """If this is the third successive restart, report to the user that the service keeps ending.
 
-        At any other restart, do nothing.
+        Otherwise, do nothing.
 
         Args:
-            why: error of the last start; empty if the start succeeded.
+            why: error of this restart; empty if the restart succeeded.
             detail: last lines of the service's log.
         """
         if self._failures == _REPORTED_FAILURES:

@@ -53,10 +53,10 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 @dataclass(frozen=True)
 class DevOptions:
-    """The options of an embedded stack, which the commands `dev` and `demo` set.
+    """The options with which the commands `dev` and `demo` start an embedded stack.
 
-    A port of 0 stands for any free port. If `backends` and `registry` are both empty, a simulated backend is
-    started with `simulator_arguments`.
+    A port of 0 stands for any free port. If neither `backends` nor `registry` is set, the stack has a
+    simulated backend. `simulator_arguments` are the command-line arguments of this backend.
     """
 
     data: Path
@@ -131,8 +131,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables for the API and the workers of a stack.
 
-    The result is a copy of the variables of this process. The variables for addresses, storage and backends
-    are replaced by those of the stack.
+    The result contains the variables of this process. But the variables for addresses, storage and backends
+    have the values of the stack.
 
     Args:
         database_url: URL of the stack's database.
@@ -164,10 +164,10 @@ def environment(
 
 
 def own_backends(settings: Settings) -> tuple[str, ...]:
-    """Return the configured backends, but not the simulator of an earlier stack.
+    """Return the configured backends; empty if the only backend is the simulator of an earlier stack.
 
-    A shell that has loaded `dev.env` of an earlier stack still has the address of that stack's simulator,
-    which has ended with the stack.
+    That simulator is configured if the user's shell has loaded `dev.env` of the earlier stack. The simulator
+    no longer runs.
     """
     earlier = os.environ.get(SIMULATOR_VARIABLE)
     return () if settings.backends == [earlier] else tuple(settings.backends)
@@ -176,7 +176,8 @@ def own_backends(settings: Settings) -> tuple[str, ...]:
 def _callback_url() -> str:
     """Return the value of BATCHWRIGHT_CALLBACK_URL; empty if it is unset or equal to BATCHWRIGHT_URL.
 
-    Equal values come from `dev.env` of an earlier stack, whose API has ended.
+    If both are equal, the shell has loaded them from `dev.env` of an earlier stack. The API of that stack no
+    longer runs.
     """
     url = os.environ.get("BATCHWRIGHT_CALLBACK_URL", "")
     return "" if url == os.environ.get("BATCHWRIGHT_URL") else url

@@ -34,10 +34,10 @@ _Start = Coroutine[None, None, None]
 class Supervisor:
     """A context manager that starts all services of a stack, and stops all of them at the end.
 
-    While the block runs, it restarts each service that ends.
+    If a service ends while the block runs, the supervisor restarts the service.
 
     Args:
-        say: function that shows one sentence to the user. It is called at each event, such as a restart.
+        say: function that shows a message to the user, for example about a restart.
     """
 
     def __init__(self, options: DevOptions, say: Say) -> None:
@@ -104,8 +104,9 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """Stop the API and the workers first. Then stop Temporal, PostgreSQL and the simulator, on which they
-        depend.
+        """Stop the API and the workers. Then stop the services that the API and the workers need.
+
+        These services are Temporal, PostgreSQL and the simulator.
         """
         await self._restart_loops.stop()
         self._is_published = False
@@ -129,7 +130,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill all services immediately, except PostgreSQL.
 
-        PostgreSQL is only shut down by `stop`, to protect its data.
+        Only `stop` ends PostgreSQL, with a shutdown that protects the data.
         """
         for service in self._processes():
             service.kill()

@@ -1,6 +1,7 @@
-"""Turns the files that users drop into the folder into inputs. An input is a directory with one such file.
+"""Creates inputs from the files that users drop into the folder.
 
-A file becomes an input when it is complete. Each input is run as one batch.
+When a dropped file is complete, it is moved into a directory of its own. This directory is called an input.
+Each input is run as one batch.
 """
 
 import os
@@ -25,7 +26,7 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """A scanner of the folder, which turns the files that users drop there into inputs (directories).
+    """A scanner that finds the files that users drop into the folder, and creates an input for each.
 
     A file counts as complete if it has not changed for `COMPLETE_AFTER_SECONDS`.
 
@@ -73,10 +74,11 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Move the hidden directory `staged` of a new input to the queued inputs.
+        """Move the hidden directory `staged` to the queued inputs.
 
-        If another input already has the same name, move the directory to the failed inputs instead, and write
-        the reason into it. If the directory contains no input, delete it.
+        - If the directory does not contain a dropped file, delete the directory instead.
+        - If another input has the same name, write this reason into the directory, and move the directory to
+          the failed inputs instead.
         """
         name = self._folder.staged_name(staged)
         try:
@@ -100,9 +102,9 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Show the user the reason `why`, for which the file `name` cannot be moved. Do this once for a file.
+        """Report to the user that the dropped file `name` cannot be moved, with the reason `why`.
 
-        The next call of `queue_complete` tries to move the file again.
+        Do this only once for each file. The next `queue_complete` tries again to move the file.
         """
         if name not in self._stuck:
             self._stuck.add(name)

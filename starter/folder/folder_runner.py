@@ -28,13 +28,13 @@ class _Running:
 
 
 class _Postponed(NamedTuple):
-    """The reason why an input cannot continue now, and the time of its next attempt.
+    """The reason for a failed attempt to start, poll or move an input, and the time of the next attempt.
 
     Attributes:
         why: the reason, as text for the user.
         until: time of the next attempt, in seconds (monotonic).
-        is_immovable: True if the input's directory cannot be changed. False if the API had an internal error,
-            or if the input is larger than the storage that is left.
+        is_immovable: True if the input's directory could not be written or moved. False if the API had an
+            internal error, or if the input is larger than the tenant's remaining storage.
     """
 
     why: str
@@ -45,12 +45,12 @@ class _Postponed(NamedTuple):
 class FolderRunner:
     """A runner of the inputs of a folder. It creates a batch for each input, and writes the results.
 
-    An input is a directory that contains a file that users have dropped. Its state, such as `processing` or
-    `failed`, is the subdirectory in which it is: to change the state, the runner moves the input. All other
-    state is in the API. So if the process is killed, another process can continue.
+    An input is a directory with a file that a user has dropped. The folder has a subdirectory for each state,
+    such as `processing` or `failed`. To change the state of an input, the runner moves the input to another
+    subdirectory. All other state is in the API. If the process is killed, a later process can continue.
 
     Args:
-        say: function that shows one line to the user. It is called at each change.
+        say: function that shows one line to the user, for example when an input changes its state.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FolderRunner:
 
     @property
     def has_failures(self) -> bool:
-        """True if an input has failed or cannot be moved."""
+        """True if an input has failed or is postponed, or if a dropped file could not become an input."""
         return bool(self._failed or self._dropped.failed or self._postponed)
 
     def run(self, *, once: bool) -> None:
@@ -108,13 +108,13 @@ class FolderRunner:
         return not incomplete and left <= immovable
 
     def _run_phase(self, phase: Callable[[], None]) -> str:
-        """Call `phase`, which is a part of a round and sends requests to the API.
+        """Call `phase`, the part of a round that polls batches or starts inputs.
 
-        Return "" if the API accepts requests. If the API accepts no requests now, for example because it is
-        unavailable, return the reason.
+        If the API accepts no requests now, for example because it is unavailable, return the reason.
+        Otherwise, return "".
 
         Raises:
-            ClientError: a request has failed, and would fail again if it were repeated soon.
+            ClientError: a request failed for a reason that is not temporary: the API denies access.
         """
         try:
             phase()
@@ -134,8 +134,7 @@ class FolderRunner:
     def _start_inputs(self) -> None:
         """Create the batches of inputs, or find the batches that an earlier process has created.
 
-        Inputs that an earlier process has begun come first, then queued inputs. Both are in the order of
-        their names.
+        First take the inputs in the state `processing`, then the queued inputs. Sort each group by name.
         """
         started = 0
         for state in (State.PROCESSING, State.READY):
@@ -151,10 +150,11 @@ class FolderRunner:
                     self._attempt(name, self._start)
 
     def _claim(self, name: str) -> bool:
-        """Move the queued input `name` to the running inputs. Return True if this succeeds.
+        """Move the queued input `name` to the running inputs, and return True.
 
-        If another input already has this name, move the queued input to the failed inputs, and return False.
-        Also return False if the input cannot be moved now.
+        - If another input already has this name, move the queued input to the failed inputs, and return
+          False.
+        - If the input cannot be moved now, postpone the input, and return False.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:
@@ -175,9 +175,9 @@ class FolderRunner:
     def _exceeds_storage(self, name: str) -> bool:
         """Return True if the queued input `name` is too large for the tenant's remaining storage.
 
-        Such an input is not uploaded, because the API would reject it at the end of the upload. The API
-        reports the remaining storage when it rejects an input. If it has not done this in the last
-        `_RETRY_SECONDS`, return False.
+        Do not upload such an input, because the API would reject the file at the end of the upload. The
+        remaining storage is known for `_RETRY_SECONDS` after the API has rejected an input as too large. If
+        the remaining storage is not known, return False.
         """
         if time.monotonic() >= self._storage_left_until:
             return False
@@ -186,12 +186,14 @@ class FolderRunner:
         return False
 
     def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
-        """Call `step`, which creates or polls a batch, with the directory of the running input `name`.
+        """Create or poll the batch of the running input `name`.
 
-        - If an earlier call has postponed the input, and the time of its next attempt has not come, do
-          nothing.
-        - If the input fails, move it to the failed inputs.
-        - If it cannot continue now, postpone it.
+        - If the input is postponed to a later time, do nothing.
+        - If the input fails, move the input to the failed inputs.
+        - If the API has an internal error, or the tenant's storage is too small, postpone the input.
+
+        Args:
+            step: function that creates or polls the batch.
 
         Raises:
             ClientError: the API accepts no requests now, or denies access.
@@ -276,7 +278,7 @@ class FolderRunner:
         """Postpone an input for `_RETRY_SECONDS`, and show the user the reason `why`.
 
         Args:
-            is_immovable: True if the input's directory cannot be moved.
+            is_immovable: True if the input's directory could not be written or moved.
         """
         before = self._postponed.get((state, name))
         self._postponed[state, name] = _Postponed(why, time.monotonic() + _RETRY_SECONDS, is_immovable)

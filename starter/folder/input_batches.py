@@ -75,7 +75,7 @@ class InputBatches:
     def start(self, directory: InputDirectory) -> StartedBatch:
         """Return the batch of an input. If no earlier process has created the batch, create it.
 
-        If the batch ended early and was resumed, return the batch that resumes it.
+        If the batch ended early, and other batches have resumed its work, return the newest of these.
 
         Raises:
             InputFailed: the input cannot be used, or was changed while it was read.
@@ -160,10 +160,10 @@ class InputBatches:
         return record
 
     def _find(self, key: str) -> str | None:
-        """Return the id of the newest batch that runs all lines of an input; None if there is none.
+        """Return the id of the newest batch with the input's `key` in its metadata; None if there is none.
 
-        The batch is found by its metadata, which contains the random `key` of the input. The idempotency key
-        is not enough, because the API forgets it after a day.
+        Ignore batches that retry only some lines of the input. The idempotency key alone is not
+        enough to find the batch, because the API forgets idempotency keys after a day.
         """
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 

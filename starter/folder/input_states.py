@@ -39,12 +39,13 @@ _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 
 
 class InputFolder:
-    """The folder of all inputs, with a subdirectory for each state. Only one process can use it at a time.
+    """A context manager for the folder of all inputs, which has a subdirectory for each state.
 
-    If `create` is True, a missing folder is created. Missing subdirectories are always created.
+    Only one process at a time can use a folder. If `create` is True, a missing folder is created. Missing
+    subdirectories are always created.
 
-    It is a context manager. Each method makes at most one change. If the process crashes or a method raises
-    OSError, this change is either complete or not made at all.
+    Each method makes at most one change of the folder. If the process crashes or the method raises OSError,
+    the change is either complete or not made at all.
 
     Raises:
         FolderError: the folder is missing, another process uses it, or its directories cannot be created or
@@ -109,14 +110,12 @@ class InputFolder:
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:
-        """Move a directory to the failed inputs, and return its new name.
-
-        If another input is already called `name`, a number is added to the new name.
+        """Move a directory to the failed inputs, rename the directory, and return the new name.
 
         Args:
             entry: present name of the directory.
-            source: state in whose subdirectory it is now.
-            name: new name of the directory.
+            source: state of the input before the move.
+            name: new name of the directory. If another input has this name, a number is added.
         """
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))
@@ -124,11 +123,12 @@ class InputFolder:
         return free
 
     def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
-        """Yield the files that users have dropped: `*.jsonl` files in the folder itself, compressed or not,
-        and all files in input/ready.
+        """Yield the files that users have dropped, as pairs of the directory and the file.
 
-        The first item of each pair is the directory of the file: None for the folder itself, `State.READY`
-        for input/ready. Hidden files are skipped. A symbolic link is yielded as a file.
+        - `(None, file)`: a `*.jsonl` file in the folder itself, compressed or not.
+        - `(State.READY, file)`: any file in input/ready.
+
+        Hidden files are skipped. A symbolic link counts as a file.
         """
         for place in (None, State.READY):
             with os.scandir(self._fds[place]) as entries:
@@ -144,12 +144,13 @@ class InputFolder:
         Return the name of this directory.
 
         Args:
-            place: directory of the file, as `dropped_files` has yielded it; None for the folder itself.
+            place: directory of the file; None for the folder itself, `State.READY` for input/ready.
             file: name of the file.
 
         Raises:
-            FileExistsError: the hidden directory already contains an earlier file of the same name, which
-                could not be moved to the queued inputs yet.
+            FileExistsError: an earlier file of the same name could not be queued, and is still in the hidden
+                directory.
+            OSError: the directory cannot be created, or the file cannot be moved.
         """
         suffix = next((each for each in _SUFFIXES if file.endswith(each)), "")
         writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(suffix)}"
@@ -172,10 +173,7 @@ class InputFolder:
         return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
 
     def staged_name(self, staged: str) -> str:
-        """Return the name of the input that a staged file will become.
-
-        `staged` is the name of the hidden directory to which `stage` has moved the file.
-        """
+        """Return the name of the input in the hidden directory `staged`, which `stage` has created."""
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:
@@ -210,13 +208,16 @@ class InputFolder:
 
 
 def _open_below(root: int, path: str, opened: ExitStack) -> int:
-    """Create the directory `path` below the directory `root`, if it is missing. Open it.
+    """Open the directory `path` below the directory `root`. If `path` is missing, create the directory.
 
-    `root` and the result are file descriptors. Symbolic links, and directories on another file system than
-    `root`, are refused. The stack `opened` closes the result.
+    `root` and the result are file descriptors.
+
+    Args:
+        opened: stack that closes the returned descriptor.
 
     Raises:
-        OSError: the directory cannot be created or opened, or is refused.
+        OSError: the directory cannot be created or opened, is a symbolic link, or is on another file system
+            than `root`.
     """
     fd = root
     for part in path.split("/"):

@@ -45,7 +45,7 @@ def write_request(directory: InputDirectory, model: str | None) -> None:
 
 
 def answer(directory: InputDirectory) -> str:
-    """Return the text that the model has generated for the input's prompt, from the input's result files.
+    """Read the input's result files, and return the text that the model has generated.
 
     Raises:
         InputFailed: the request failed, or the response has no text.

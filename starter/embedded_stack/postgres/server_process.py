@@ -1,6 +1,6 @@
 """Starts and stops the embedded PostgreSQL server. Its programs are in a Python package. POSIX systems only.
 
-If a killed process has left a server running on the same data, this server is used.
+If a server is already running on the data, no second server is started.
 """
 
 import contextlib
@@ -50,11 +50,11 @@ class RunningServer:
 class EmbeddedPostgres:
     """A PostgreSQL server on 127.0.0.1 that stores its data in the directory `root`.
 
-    The server has a random password, in the file `password` in `root`. A restart uses the same port. If a
-    killed process has left a server running on this data, that server is used.
+    The file `password` in `root` contains the random password of the server. If a server is already running
+    on this data, for example because its starter was killed, this object uses that server.
 
     Args:
-        port: TCP port; None selects a free port.
+        port: TCP port; None selects a free port. A restart by this object uses the same port again.
         settings: settings of PostgreSQL. They replace the defaults.
         log: file to which the server's output is appended; None for `postgres.log` in `root`.
         start_timeout: maximum duration of a start in seconds.
@@ -120,8 +120,8 @@ class EmbeddedPostgres:
         server has ended.
 
         Args:
-            adopted_too: True to stop also a server that another process started and this object uses. If it
-                is False, such a server continues to run.
+            adopted_too: True to stop the server even if another process started it. False to stop only a
+                server that this object started.
         """
         if self.running is None and self._process is None:
             return
