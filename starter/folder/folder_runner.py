@@ -104,6 +104,7 @@ class FolderRunner:
         left = {
             (state, name) for state in (State.PROCESSING, State.READY) for name in self._folder.names(state)
         }
+        self._postponed = {place: input for place, input in self._postponed.items() if place in left}
         immovable = {place for place, input in self._postponed.items() if input.is_immovable}
         return not incomplete and left <= immovable
 

@@ -283,6 +283,13 @@ def test_pause_and_resume_show_the_new_status(cli: Cli, tmp_path: Path) -> None:
     assert "paused" not in cli.run("resume", batch_id).stdout
 
 
+def test_a_cap_for_a_paused_batch_is_said_to_have_no_effect(cli: Cli, tmp_path: Path) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    cli.run("pause", batch_id)
+    resumed = cli.run("resume", batch_id, "--max-cost", "5")
+    assert (resumed.exit_code, "only apply to ended batches" in resumed.stderr) == (0, True)
+
+
 @pytest.mark.parametrize(("command", "paused"), [("pause", True), ("resume", False)])
 def test_pause_and_resume_reach_the_workflow(cli: Cli, tmp_path: Path, command: str, paused: bool) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import os
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -200,6 +201,18 @@ def test_inputs_that_may_not_be_moved_stay_where_they_are_and_do_not_stop_others
     assert [line for line in inbox.said if line.startswith("a")] == [
         "a: cannot be moved to processing: Permission denied"
     ]
+
+
+def test_a_postponed_input_that_the_user_removes_is_no_failure(inbox: Inbox) -> None:
+    quotas = inbox.cli.api.database.quotas
+    run_now(quotas.change("default", {"stored_bytes": len(LINE)}, datetime.now(UTC)))
+    inbox.submit("a", input_jsonl="".join(LINE.replace('"a"', f'"{number}"') for number in range(9)))
+    with inbox.runner() as runner:
+        runner.round()
+        assert runner.has_failures
+        shutil.rmtree(inbox.path / inbox.states()["a"] / "a")
+        assert runner.round()
+        assert not runner.has_failures
 
 
 def test_an_input_larger_than_the_storage_that_is_left_waits_and_does_not_stop_smaller_ones(
