@@ -17,18 +17,18 @@ _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """A background task has ended, and since its restart it has not run long enough to count as recovered.
+    """A background task has ended and has not recovered yet (see BackgroundTasks).
 
-    The message lists the name and the last error of each such task.
+    The message lists the name and the last error of each task that has not recovered.
     """
 
 
 class BackgroundTasks:
     """The endless background tasks of one process. Each task that ends is restarted.
 
-    After its first end, a task is restarted after `first_pause` seconds. If it ends again, each pause is
-    twice as long as the pause before, up to a minute. A task has recovered when it has run for
-    `steady_seconds`. Its next pause is then `first_pause` again.
+    The pause before the first restart of a task is `first_pause` seconds. Each further end of the task
+    doubles the pause, up to a minute. When the task has run for `steady_seconds`, it has recovered. The next
+    pause of a recovered task is `first_pause` again.
 
     Args:
         report: called with the name of the task and the error, each time a task has ended.

@@ -26,10 +26,13 @@ def collect_rarely() -> None:
 
 
 def run_and_exit(main: Callable[[], object]) -> Never:
-    """Call `main`, then exit the process. The result of `main` is the exit code, as with `sys.exit`.
+    """Call `main`, then exit the process without running `atexit` functions.
 
-    Unlike `sys.exit`, this does not run `atexit` functions. If `main` raises SystemExit, the code of the
-    exception is used. Any other exception is printed, and the exit code is 1.
+    - If `main` returns, its result is the exit code.
+    - If `main` raises SystemExit, the `code` of the exception is the exit code.
+    - If `main` raises another exception, the traceback is printed, and the exit code is 1.
+
+    As with `sys.exit`, None means 0. A value that is not an integer is printed, and the exit code is 1.
     """
     try:
         code = main()

@@ -37,11 +37,10 @@ def public_values(settings: Settings) -> dict[str, JsonValue]:
 def settings_fingerprint(settings: Settings) -> str:
     """Return a hash (16 hex digits) of the version and of the settings that must be equal in all processes.
 
-    Secrets themselves are not part of the hash. In their place, the hash contains:
+    The hash does not include secrets. In their place, it includes:
 
     - which secrets are set;
-    - for each key that encrypts data in Temporal: the key's id, and a check value, which differs between
-      different keys.
+    - for each key that encrypts data in Temporal: the id of the key, and the start of a digest of the key.
 
     Raises:
         SettingsError: a key that encrypts data in Temporal cannot be read.

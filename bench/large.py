@@ -1,8 +1,9 @@
 """`python -m bench.large` (`make large LINES=5000000`): memory and time per line, for two sizes of a batch.
 
-The sizes are a million lines, and the given number of lines. The program measures ingestion (reading the
-input) and finalization (writing the output files), each in a process of its own. Sending is not measured,
-because its memory does not depend on the number of lines: a slice (part of a batch) has at most 1,024 lines.
+The smaller batch has a million lines. `--lines` sets the size of the larger batch. The program measures
+ingestion (reading the input) and finalization (writing the output files), each in a process of its own.
+Sending is not measured, because its memory does not depend on the number of lines: a slice (part of a batch)
+has at most 1,024 lines.
 """
 
 import shutil

@@ -1,6 +1,7 @@
-"""Simulates how long a batch takes in two sending orders: that of the input file, and that of a worker.
+"""Simulates how long a batch takes if its lines are sent in different orders.
 
-A worker first sends the lines whose responses probably take longest.
+The order of the input file is compared with the order of a worker. A worker first sends the lines whose
+responses probably take longest.
 """
 
 import json
@@ -23,8 +24,7 @@ Work = Callable[[Random], tuple[int | None, float]]
 def _skewed(random: Random) -> tuple[int, float]:
     """Return `max_tokens` of a random line, and the number of tokens of its response.
 
-    `max_tokens` has one of three values. The length of the response is between a fifth of `max_tokens` and
-    all of it.
+    `max_tokens` has one of three values. The response has between 20 % and 100 % of `max_tokens` tokens.
     """
     limit = random.choices((256, 1_024, 8_192), (70, 25, 5))[0]
     return limit, limit * random.uniform(0.2, 1.0)

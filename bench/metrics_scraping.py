@@ -1,4 +1,4 @@
-"""Latency of /metrics and /v1/stats, measured after the batch of the section `serving` of the benchmark."""
+"""Latency of /metrics and /v1/stats. The benchmark's section `serving` measures it after its batches."""
 
 import asyncio
 import time

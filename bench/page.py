@@ -152,13 +152,13 @@ def _section(section: SectionResult) -> str:
 def merged(stored: BenchmarkReport, newer: BenchmarkReport) -> BenchmarkReport:
     """Combine a stored result of the benchmark with a newer result, and return the combined result.
 
-    For each section (part of the benchmark), the newer result is used if there is one; otherwise the stored
-    result. The sections are in the order of the benchmark. If the newer run measured all sections, `newer` is
-    returned unchanged.
+    - If `newer` has all sections (parts of the benchmark) of `stored`, `newer` is returned unchanged.
+    - Otherwise, the sections of `newer` replace the same sections of `stored`. The other sections stay as
+      they are. The sections are in the order of the benchmark.
 
     Raises:
-        SystemExit: the runs cannot be on one page, because they ran on different machines, or because a
-            section of the newer run has no figures.
+        SystemExit: a section of `newer` failed or was not run, or results of different machines would be
+            combined.
     """
     if failed := [section.name for section in newer.sections if section.error]:
         raise SystemExit(f"not measured: {', '.join(failed)}")

@@ -25,9 +25,9 @@ _CONTENT_BYTES, _QUESTION_BYTES = 4_000, 300
 
 
 def mixes(count: int, seed: int = 1) -> dict[str, list[bytes]]:
-    """Return the lines of several batches in random order, by a description of the batch.
+    """Return the lines of several batches. The keys of the result describe the batches.
 
-    Each batch has `count` lines. Equal seeds give equal lines.
+    Each batch has `count` lines in random order. Equal seeds give equal lines.
     """
     makers: dict[str, Callable[[random.Random, int], dict[str, str]]] = {
         "few long system prompts": _few_prompts,
@@ -54,10 +54,11 @@ def _few_prompts(rng: random.Random, number: int) -> dict[str, str]:
 
 
 def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
-    """Return a prompt for a random task and a random customer, as messages by role.
+    """Return a prompt for a random task and a random customer.
 
-    There are four tasks and sixty customers. Prompts for the same task differ only after three quarters of
-    their length.
+    The keys of the result are roles, such as `user`. The values are the messages of these roles. There are
+    four tasks and sixty customers. Prompts for the same task differ only after three quarters of their
+    length.
     """
     task, customer = rng.randrange(4), rng.randrange(60)
     head, tail = _text(task, _CONTENT_BYTES * 3 // 4), _text(1000 + customer, _CONTENT_BYTES // 4)
@@ -65,7 +66,10 @@ def _similar_prompts(rng: random.Random, number: int) -> dict[str, str]:
 
 
 def _templates(rng: random.Random, number: int) -> dict[str, str]:
-    """Return a prompt that begins with random examples and ends with a question, as messages by role."""
+    """Return a prompt that begins with random examples and ends with a question.
+
+    The key of the result is the role `user`. The value is the message.
+    """
     return {"user": f"{_text(2000 + rng.randrange(24), _CONTENT_BYTES)} {question(number)}"}
 
 
@@ -113,11 +117,11 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
 def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> float:
     """Return the fraction of the prompt tokens that are already in the prefix caches, from 0 to 1.
 
-    As in a worker, a few slices (pieces) of the plan send one line in turn. The beginning of a line decides
-    which replica gets the line.
+    The lines are sent in the order that `interleaved` returns. The beginning of a prompt decides which
+    replica gets the line.
 
     Args:
-        plan: the lines in the order in which they are sent.
+        plan: the lines in the order of the plan.
         replicas: number of backend replicas. Each has its own cache.
         budget_tokens: capacity of each cache.
     """
@@ -131,9 +135,9 @@ def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> fl
 
 
 def best_ratio(lines: Sequence[bytes], *, replicas: int) -> float:
-    """Return the best possible fraction of cached tokens, from 0 to 1, for caches of unlimited size.
+    """Return the highest possible fraction of prompt tokens that are already in the caches, from 0 to 1.
 
-    Each replica then computes each block of a prompt only once.
+    The caches have unlimited size, so each replica computes each block of a prompt only once.
     """
     seen: set[tuple[int, bytes]] = set()
     hits = total = 0
@@ -157,8 +161,10 @@ def _replica(text: bytes, replicas: int) -> int:
 
 
 def interleaved(plan: Sequence[bytes]) -> list[bytes]:
-    """Return the lines of a plan in the order in which a worker sends them: one line in turn from each of a
-    few slices (pieces) of the plan.
+    """Return the lines of a plan in the order in which a worker sends them.
+
+    A worker processes a few slices (pieces) of the plan at the same time. It sends the first line of each
+    slice, then the second line of each slice, and so on.
     """
     slices = [plan[at : at + _SLICE_LINES] for at in range(0, len(plan), _SLICE_LINES)]
     sent: list[bytes] = []

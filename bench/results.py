@@ -7,9 +7,11 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The target for a measured value, which must be at least or at most `limit`, depending on `kind`.
+    """The target for a measured value.
 
-    `aim` is a stricter limit that is desired but not required; None if there is none.
+    Attributes:
+        limit: lowest allowed value if `kind` is `at least`; highest allowed value if `kind` is `at most`.
+        aim: stricter limit that is desired but not required; None if there is no stricter limit.
     """
 
     limit: float
@@ -75,9 +77,11 @@ class Figure(msgspec.Struct, frozen=True):
 class SectionResult(msgspec.Struct, frozen=True):
     """Measured values (figures) of one section (part) of the benchmark.
 
-    If the section was not run or has failed, `error` is the reason; otherwise it is empty. `at` is the time
-    of the measurement, and `commit` the measured version. `load` is the load of the machine in the minute
-    before: the mean number of processes that were running or waiting for a core.
+    Attributes:
+        error: why the section failed or was not run; empty if the section was measured.
+        at: time of the measurement.
+        commit: the measured version.
+        load: load average of the machine in the last minute before the measurement.
     """
 
     name: str

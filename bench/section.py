@@ -16,9 +16,9 @@ class SectionOptions:
         folder: temporary directory for files.
         rounds: number of times that each measurement is made.
         quick: True to use small inputs.
-        with_peers: True to measure also the alternatives to Batchwright that are slow.
-        peers_python: Python interpreter in which the packages of these alternatives are installed; None if
-            there is no such interpreter.
+        with_peers: True to measure the slow peers (alternatives to Batchwright), too.
+        peers_python: Python interpreter in which LiteLLM, one of the slow peers, is installed. If it is None,
+            LiteLLM is not measured.
     """
 
     folder: Path
@@ -33,8 +33,8 @@ class SectionOptions:
     def turns(self, seconds: float, rounds: int | None = None) -> Iterator[int]:
         """Yield the number of each round, from 1. In each round, the caller makes all its measurements.
 
-        The iteration ends after `rounds` rounds (None for `self.rounds`). It ends earlier if a round ends
-        more than `seconds` after the start of the first round.
+        If `rounds` is None, the number of rounds is `self.rounds`. If a round ends more than `seconds` after
+        the start of the first round, no further round begins.
         """
         started = time.monotonic()
         for number in range(1, (rounds or self.rounds) + 1):

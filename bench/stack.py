@@ -88,8 +88,8 @@ def simulator(
 
     Args:
         arguments: further command-line arguments of the simulator.
-        entries: True to record the times of each request. False to record only totals, so that a request
-            costs the same in long and short runs.
+        entries: True to record the times of each request. False to record only totals. The simulator's work
+            for a request then does not grow with the number of earlier requests.
 
     Raises:
         SystemExit: the process did not start.

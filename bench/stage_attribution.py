@@ -60,8 +60,8 @@ def shares(stacks: Stacks) -> dict[str, float]:
 def stage_of(stack: tuple[str, ...]) -> str:
     """Return the name of the stage (kind of work, such as ingestion) to which a call stack belongs.
 
-    - If a function in the stack belongs to ingestion, finalization, a workflow or the database, the result is
-      this stage.
+    - If a function in the stack belongs to ingestion, finalization, workflows or the database, the result is
+      the first of these four stages that has such a function.
     - Otherwise, the result is the stage of the innermost function that belongs to a stage.
     - If no function belongs to a stage, the result is the event loop.
 

@@ -1,8 +1,9 @@
 """`python -m bench.temporal_floor ADDRESS NAMESPACE COUNT`: measures Temporal alone, without Batchwright.
 
-COUNT is the number of workflows that run at the same time. They have the same steps as a batch of one line,
-but their activities do nothing. So the result is the minimum time and CPU time of a batch. A workflow has a
-timer, two activities, three changes of a search attribute, and a child workflow with one activity.
+The program runs a few workflows one after another, then COUNT workflows at the same time. Each workflow has
+the same steps as a batch of one line: a timer, two activities, three changes of a search attribute, and a
+child workflow with one activity. The activities do nothing. Therefore, the result is the minimum duration and
+CPU time of a batch.
 """
 
 import asyncio

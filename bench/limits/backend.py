@@ -16,7 +16,7 @@ from random import Random
 class Clock:
     """A virtual clock, which calls functions at given times.
 
-    It jumps from one such time to the next without waiting.
+    The clock does not wait. Its time jumps directly to the time of the next call.
     """
 
     def __init__(self) -> None:

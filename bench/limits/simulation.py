@@ -45,9 +45,12 @@ class Scenario:
 class LimitResult:
     """Result of one run, or mean of several runs.
 
-    `goodput` is the number of responses divided by the maximum possible number. `queue` is the mean number of
-    requests that wait at the backend. `recovery` is the time in seconds from the end of the disturbance until
-    the rate of responses has returned to 90 % of the backend's capacity.
+    Attributes:
+        goodput: number of the batch's responses, divided by the number that the backend could send if all
+            of its slots were always in use.
+        queue: mean number of requests that wait at the backend.
+        recovery: seconds from the end of the disturbance until the rate of the batch's responses is again
+            90 % of the backend's capacity.
     """
 
     goodput: float = 0.0
@@ -70,7 +73,7 @@ class _Sent(NamedTuple):
 
 @dataclass
 class BatchTraffic:
-    """A sender of a batch's requests, which has as many in flight as the concurrency limit `limit` allows.
+    """A simulated sender of a batch's requests. The concurrency limit is `limit`.
 
     Attributes:
         lines: number of requests that are left to send.
@@ -178,7 +181,7 @@ class _InteractiveTraffic:
 def run(scenario: Scenario, limit: LimitAlgorithm, seed: int) -> LimitResult:
     """Simulate 240 seconds of a batch with the concurrency limit `limit`, and return the result.
 
-    The first 30 seconds do not count.
+    The result does not include the first 30 seconds.
     """
     clock, random = Clock(), Random(seed)
     engine = BackendSimulation(scenario.backend, clock, random)

@@ -30,9 +30,9 @@ class Scenario:
     """The batches that a tenant creates.
 
     Attributes:
-        groups: names of the groups of batches whose mean durations are shown separately. Usually, there is a
-            group for each size of batches. If there are several priorities, there is a group for each
-            priority.
+        groups: names of the groups of batches. The mean duration of each group is shown. If the batches have
+            different priorities, there is a group for each priority. Otherwise, there is a group for each
+            size.
     """
 
     name: str
@@ -44,8 +44,8 @@ def mixed(random: Random, load: float, windows: dict[str, float], *, hours: floa
     """Return batches of three sizes that are created at random times.
 
     Args:
-        load: fraction of `PERMITS` (allowed requests in flight) that all batches together need. It is above
-            1 if they need more permits than there are.
+        load: number of requests in flight that all batches together need, divided by the allowed number
+            `PERMITS`. It can be above 1.
         windows: completion window in seconds for each size, `small`, `medium` and `large`.
         hours: hours during which batches are created.
     """
@@ -62,9 +62,9 @@ def mixed(random: Random, load: float, windows: dict[str, float], *, hours: floa
 
 
 def tight_and_loose(random: Random) -> list[Arrival]:
-    """Return two large batches with completion windows of 15 minutes, among others with windows of 24 hours.
+    """Return two large batches with completion windows of 15 minutes, and many with windows of 24 hours.
 
-    The other batches have three sizes.
+    The batches with windows of 24 hours have three sizes.
     """
     ordinary = mixed(random, 0.7, {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}, hours=1)
     urgent = [Arrival(600.0, "urgent", 5_000, 900.0), Arrival(1_800.0, "urgent", 5_000, 900.0)]

@@ -1,5 +1,6 @@
-"""Simulation of one tenant's batches, which wait for permits (rights to have a request in flight) of one
-model.
+"""Simulation of one tenant's batches, which wait for permits of one model.
+
+A permit is the right to have one request in flight.
 """
 
 import math
@@ -20,14 +21,15 @@ _MAX_SECONDS = 48 * 3600.0
 
 @dataclass(frozen=True)
 class OrderResult:
-    """Result of one run, or mean of several runs.
+    """Result of one run, or of several runs.
+
+    `times` and `evenness` do not include batches that expired.
 
     Attributes:
-        times: mean seconds from the creation of a batch to its last response, by size or priority. Only
-            batches that ended in time count.
+        times: mean seconds from the creation of a batch to its last response, by size or priority.
         in_time: fraction of the batches that ended within their completion windows.
-        evenness: how even the slowdowns of the batches are, as Jain's index: 1 is perfectly even. A slowdown
-            is the time that a batch took, divided by the time that it would have taken without other batches.
+        evenness: Jain's index of the slowdowns of the batches; 1 if all slowdowns are equal. The slowdown of
+            a batch is its duration, divided by its estimated duration without other batches.
         longest_pause: longest time in seconds in which a batch with unsent lines sent nothing.
         rate: responses per second until the last response.
     """
@@ -145,7 +147,7 @@ class Simulation:
 def runs(scenario: Scenario, make: Callable[[], OrderRule], seeds: range) -> OrderResult:
     """Simulate the scenario once for each seed, with a new rule from `make`.
 
-    Return the mean of the results. Only `longest_pause` is the maximum of all runs.
+    The result has the maximum of `longest_pause`, and the means of all other values.
     """
     results = [Simulation(scenario, make(), seed).run() for seed in seeds]
     keys = sorted({key for result in results for key in result.times})

@@ -1,4 +1,4 @@
-"""Main function of every peer (an alternative to Batchwright). It measures how fast the peer sends lines.
+"""Runs and measures a peer (alternative to Batchwright). Every peer calls `run` as its main function.
 
 The module uses only the standard library, because some peers run in a Python without Batchwright's
 dependencies.

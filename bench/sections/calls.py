@@ -129,7 +129,7 @@ async def _sustained(stack: RunningStack, count: int) -> tuple[float, float]:
 
 
 def answers_per_second(calls: Sequence[Call]) -> float:
-    """Return the rate of the answers between the first and the last of them. There must be at least two."""
+    """Return the answers per second between the first and the last answer. Two or more calls are required."""
     answered = [call.answered_at for call in calls]
     return (len(calls) - 1) / (max(answered) - min(answered))
 

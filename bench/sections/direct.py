@@ -37,10 +37,10 @@ class _Way(NamedTuple):
     """A way to send calls to a backend: directly or through the API.
 
     Attributes:
-        name: beginning of the names of the measured values (figures).
+        name: first part of the keys of the figures (measured values), such as `direct` in `direct.p95`.
         url: address to which the calls are sent.
-        backend: backend that answers the calls, and the lines of a batch at the same time.
-        model: model of the batch. The calls have another model.
+        backend: backend that answers both the calls and the lines of the batch that runs during the calls.
+        model: model of this batch. The calls have another model.
     """
 
     name: str
@@ -138,9 +138,10 @@ def _backend() -> Generator[Simulator]:
 def _models(first: Simulator, second: Simulator) -> dict[str, object]:
     """Return the models of the registry file, each with one backend.
 
-    The batch that runs during direct calls has the backend `first`, which refuses lines of batches while
-    direct calls use all of its slots. The calls through the API and the batch during them have the backend
-    `second`, which answers all requests in the order in which they arrive.
+    - The batch that runs during direct calls is sent to the backend `first`. While direct calls use all slots
+      of `first`, it refuses lines of the batch.
+    - Calls through the API, and the batch that runs during these calls, are sent to the backend `second`. It
+      answers all requests in the order in which they arrive.
     """
     cooperative = {"url": first.url, "send_dispatch_header": True, "in_flight": _SLOTS}
     plain = {"url": second.url, "in_flight": _SLOTS}
@@ -165,7 +166,7 @@ async def _calls(way: _Way, ramp: float, seconds: float) -> _Measured:
     Each run measures the same calls.
 
     Args:
-        ramp: seconds at the beginning in which other calls are sent that are not measured.
+        ramp: seconds before the measurement. In this time, calls are sent, but not measured.
         seconds: seconds after the ramp in which the measured calls are sent.
     """
     transport = PooledTransport(connect_seconds=10.0)

@@ -49,8 +49,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _once(settled: Path, folder: Path) -> Finalized:
     """Write the output files of the batch in the directory `settled`. Return the measured times and memory.
 
-    All lines of this batch have results. Finalization deletes these results, so it gets a copy of the
-    directory: hard links in `folder`, which are deleted at the end. It runs in a new process.
+    All lines of the batch have results. Finalization would delete these results. Therefore, a new process
+    finalizes a copy of the directory. The copy is `folder`. It consists of hard links, and is deleted at the
+    end.
     """
     shutil.copytree(settled, folder, copy_function=os.link)
     try:

@@ -44,9 +44,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _last_first(backend: Simulator, models: tuple[str, ...]) -> float:
-    """Return the time at which all models had received their first request, in Unix seconds.
+    """Return the latest of the models' first request times, in Unix seconds.
 
-    Models that have received no request are ignored.
+    A model's first request time is the time at which the backend received the model's first request. Models
+    without such a time are ignored.
     """
     totals = backend.ledger().models
     firsts = [totals[model].first_request_at for model in models]

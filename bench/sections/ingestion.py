@@ -1,5 +1,7 @@
-"""Section of the benchmark: ingestion (reading the input) of two batches. One has the largest size that is
-allowed by default, the other has twenty times as many lines.
+"""Section of the benchmark: ingestion (reading the input) of three input files.
+
+The files have 50,000 long lines (the largest file that is allowed by default), 50,000 short lines, and a
+million short lines.
 """
 
 import random

@@ -34,9 +34,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _ratios(options: SectionOptions) -> list[Figure]:
-    """Return figures: for each order of lines, the fraction of prompt tokens that are already in caches.
+    """Return figures: for each order of lines, the fraction of prompt tokens that are already in a cache.
 
-    The caches are those of the backends, for the beginnings of prompts. Each round has different prompts.
+    Each replica of the backend has such a cache, which stores the beginnings of earlier prompts. Each round
+    has different prompts.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for number in options.turns(_MIX_SECONDS):
@@ -60,11 +61,11 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _leaders(options: SectionOptions) -> list[Figure]:
-    """Return figures: how many prompt tokens an engine computes, as a multiple of the distinct prompt tokens.
+    """Return figures: the number of prompt tokens that an inference engine computes.
 
-    The inference engine is simulated, and serves four requests at a time. Three ways to send the lines are
-    compared. In one of them, one line with each system prompt is sent first, so that the engine can reuse
-    this prompt for the other lines.
+    Each figure is divided by the number of distinct prompt tokens. The engine is simulated, and serves four
+    requests at a time. Three ways to send the lines are compared. Batchwright's way sends one line with each
+    system prompt first. The engine can then reuse this prompt for the other lines.
     """
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):

@@ -111,7 +111,8 @@ def _done(batch: BatchObject) -> int:
 def oldest(samples: list[ProgressSample]) -> float:
     """Return the greatest delay of the reported progress in seconds.
 
-    The delay of a report is the time since the simulator had first answered more lines than reported.
+    If a report shows n lines, its delay is the time since the simulator had answered n + 1 lines. If the
+    simulator had not yet answered n + 1 lines, the report has no delay.
     """
     worst, reached = 0.0, 0
     for sample in samples:

@@ -64,13 +64,14 @@ def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float
 
 
 def _sent_by(peer: str, backend: Simulator, paths: list[Path], count: int) -> float:
-    """Run an alternative to Batchwright in one process for each input file, all at the same time.
+    """Send the lines of the input files with a peer (alternative to Batchwright).
 
-    Return the requests per second, measured at the simulator from the first request to the last response.
+    Each file has its own process. All processes run at the same time. Return the requests per second,
+    measured at the simulator from the first request to the last response.
 
     Args:
-        peer: name of the alternative, which is a module in bench.peers.
-        paths: the input files. The number of requests in flight, IN_FLIGHT, is divided among the processes.
+        peer: name of the peer, which is a module in bench.peers.
+        paths: the input files. IN_FLIGHT (allowed requests in flight) is divided among the processes.
         count: number of lines of all files together.
     """
     backend.reset()

@@ -28,11 +28,15 @@ _SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 75.0, 0.02, 3.0
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """The work for one batch of one line: history events in Temporal, SQL statements and CPU time.
+    """The work for one batch of one line.
 
-    Statements and CPU time are means of many batches that run at the same time. The statements that an idle
-    stack also executes, and those of requests for a batch's state, are not included. `cpu_ms` has the CPU
-    time in ms of the API, the worker, Temporal and PostgreSQL.
+    `statements` and `cpu_ms` are means of many batches that run at the same time. No client requests the
+    state of these batches.
+
+    Attributes:
+        events: number of history events in Temporal.
+        statements: number of SQL statements. The statements of an idle stack are subtracted.
+        cpu_ms: CPU time in ms of the API, the worker, Temporal and PostgreSQL.
     """
 
     events: int

@@ -1,7 +1,7 @@
 """Section of the benchmark: CPU time that the worker needs for each line of a batch.
 
-It is divided among stages (kinds of work, such as reading the input). It is compared with the CPU time of a
-simple program that only sends the requests.
+The section shows which part of this CPU time each stage (kind of work, such as reading the input) uses. The
+CPU time of the API and the worker is compared with that of a simple program that only sends the requests.
 """
 
 import signal
@@ -25,9 +25,9 @@ _SDK = "Temporal's SDK, outside Python"
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure the CPU time of whole batches. Then measure with a profiler how it is divided among the stages.
+    """Measure the CPU time of whole batches. Then measure with a profiler which part of it each stage uses.
 
-    The profiler is off in the first measurement, because it takes CPU time itself.
+    The profiler is off in the first measurement, because the profiler itself uses CPU time.
     """
     count = options.size(50_000, 2_000)
     path, out = options.folder / "stages.jsonl", options.folder / "stages.raw"

@@ -67,8 +67,8 @@ class _Worker:
     def count(self, requests: int) -> float:
         """Record responses in all metrics, as a worker does. Return the CPU time in seconds.
 
-        The responses are distributed evenly among all pairs of a model and a backend. One in ten of each
-        pair has failed, rounded down.
+        Each pair of a model and a backend gets the same number of responses. Of these, 10 % (rounded down)
+        are failures.
 
         Args:
             requests: number of responses to record.

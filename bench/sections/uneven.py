@@ -39,15 +39,15 @@ class Case:
 
     Attributes:
         lines: number of lines of all batches together.
-        turn_seconds: how long a slice (part of a batch) runs if other slices wait, in seconds from its first
-            request. After this time, it stops, so that one of them can run.
+        turn_seconds: longest time that a slice (part of a batch) runs if other slices wait, in seconds from
+            its first request. The slice then stops, and one of the waiting slices starts.
         has_lengths: True if response times differ because responses have different lengths. False if all
             responses have the same length.
         in_flight: permits of all workers together.
         seed: seed of the random response times. It was chosen so that no single long response decides the
             duration of the case, because this would hide unused permits.
-        is_queued: True to read and plan all batches before the first line is sent. Without this, a short case
-            with many batches would mostly wait until they are read and planned.
+        is_queued: True to read and plan all batches before the first line is sent. If it is False, a short
+            case with many batches mostly waits for reading and planning.
         earlier: values measured with an earlier version of Batchwright, as text. In that version, a slice
             always stopped after `turn_seconds`.
     """
@@ -119,8 +119,8 @@ class Utilization:
     Attributes:
         in_use: fraction of the permits in use, from the first request until the last request was sent.
         seconds: time from the first request to the last response.
-        greedy_seconds: the same time, as it would be if each free permit were given to the next line without
-            any delay. It is computed from the response times.
+        greedy_seconds: value of `seconds` in a computed ideal case, in which each free permit is given to the
+            next line without delay. The response times are the measured ones.
     """
 
     in_use: float
@@ -234,10 +234,10 @@ def _wait_until_planned(prepared: _Prepared, client: Client, batch_ids: list[str
 
 
 def _newcomers_wait(prepared: _Prepared) -> list[float]:
-    """Run a large batch of one tenant. While it uses all permits, run small batches of other tenants one
-    after another.
+    """Return how many seconds new tenants wait for their first request while another tenant uses all permits.
 
-    Return the seconds from the creation of each small batch to its first request.
+    The other tenant runs a large batch. Each new tenant creates a small batch, one tenant after another. The
+    wait is the time from the creation of the small batch to its first request.
     """
     backend, stack = prepared.backend, prepared.stack
     found: list[float] = []

@@ -46,10 +46,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _rounds(
     options: SectionOptions, stack: RunningStack, url: str, path: Path, count: int
 ) -> list[tuple[Measured, Measured, WholeBatch]]:
-    """Run two peers (alternatives to Batchwright) and a batch in each round, and return the three results.
+    """Measure the bare loop, the aiohttp loop and a batch in each round. Return the results by round.
 
-    The peers are the bare loop and the aiohttp loop. In each round, the three are measured one after another,
-    so that the load of the machine is similar.
+    The two loops are peers (alternatives to Batchwright). In each round, the three measurements follow one
+    another, so that the load of the machine is similar for all of them.
     """
     warm = path.with_name("warm.jsonl")
     write_input(warm, 500)

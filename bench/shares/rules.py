@@ -1,6 +1,6 @@
-"""The compared rules: by number of requests, by estimated time, and Batchwright's rule, by time in flight.
+"""The compared rules for sharing permits between tenants.
 
-A rule decides which waiting tenant gets the next permit, the right to have one request in flight.
+A permit is the right to have one request in flight. A rule decides which waiting tenant gets the next permit.
 """
 
 from collections.abc import Callable, Collection
@@ -31,9 +31,10 @@ class SharingRule(Protocol):
 
 
 class ByRequests:
-    """Rule by which the numbers of the tenants' requests are in proportion to the tenants' weights.
+    """A rule that shares permits by the number of requests. Long and short requests count the same.
 
-    Long and short requests count the same. The rule is known as start-time fair queueing.
+    A tenant of weight 2 can send twice as many requests as a tenant of weight 1. The rule is known as
+    start-time fair queueing.
     """
 
     def __init__(self) -> None:
@@ -56,11 +57,12 @@ class ByRequests:
 
 @dataclass
 class ByEstimate:
-    """Rule by which the times that the tenants' requests take are in proportion to the tenants' weights.
+    """A rule that shares permits by the durations of requests, as start-time fair queueing by time.
 
-    Until a request has ended and its time is known, an estimate counts. The estimate is the moving average of
-    the times of the tenant's requests. If no request of the tenant has ended yet, it is the moving average of
-    all requests. The rule is start-time fair queueing by time.
+    All requests of a tenant of weight 2 together take twice as much time as those of a tenant of weight 1. If
+    a request has not ended, its duration is estimated. The estimate is the moving average of the durations of
+    the tenant's ended requests. If the tenant has no ended requests, the moving average of all requests is
+    used.
     """
 
     clocks: dict[str, float] = field(default_factory=dict[str, float])
@@ -93,9 +95,10 @@ class ByEstimate:
 
 
 class ByTimeInFlight(FairShare):
-    """Batchwright's rule: the times in flight of tenants' requests are in proportion to the tenants' weights.
+    """Batchwright's rule, which shares permits by the time that requests are in flight.
 
-    The time counts while a request is in flight, so no estimate is needed.
+    All requests of a tenant of weight 2 together get twice as much time as those of a tenant of weight 1. The
+    time is counted while a request is in flight. Therefore, the rule needs no estimate.
     """
 
     def release(self, tenant: str, now: float, *, is_contended: bool, seconds: float = 0.0) -> None:

@@ -19,12 +19,13 @@ class ShareResult:
     """Result of one run, or of several runs.
 
     Attributes:
-        evenness: how evenly tenants share the permits (rights to have a request in flight) by weight, as the
-            mean of Jain's index over all minutes. 1 is perfectly even.
-        least_even: Jain's index of the minute in which it is lowest.
+        evenness: mean of Jain's index over all periods of one minute. The index shows how evenly tenants
+            share the permits (rights to have a request in flight), relative to their weights. 1 is perfectly
+            even.
+        least_even: lowest value of Jain's index.
         shares: fraction of the permits that each tenant has before new tenants come.
-        wait: longest time in seconds for which a new tenant waits for its first permit; None without new
-            tenants.
+        wait: longest time in seconds for which a new tenant waits for its first permit; None if the scenario
+            has no new tenants.
     """
 
     evenness: float
