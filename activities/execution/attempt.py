@@ -96,13 +96,14 @@ class SliceAttempt:
             request.tenant, request.batch_id, request.safe_model, request.number
         )
         self._lease = SliceLease(worker.heartbeat(), info.heartbeat_timeout)
-        segments = SegmentStore(worker.storage, self._folder, request.generation, info.attempt, self._lease)
-        answers = CallAnswers(worker.calls, request.tenant) if request.answers_calls else None
-        self._writer = SegmentBuffer(segments, worker.budget, worker.metrics, answers)
-        self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
-        self._quarantine = CrashQuarantine(
-            attempt_history(info.attempt, info.heartbeat_details), request.generation
+        self._store = SegmentStore(
+            worker.storage, self._folder, request.generation, info.attempt, self._lease
         )
+        answers = CallAnswers(worker.calls, request.tenant) if request.answers_calls else None
+        self._writer = SegmentBuffer(self._store, worker.budget, worker.metrics, answers)
+        self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
+        history = attempt_history(info.attempt, info.heartbeat_details)
+        self._quarantine = CrashQuarantine(history, request.generation)
         self._dispatcher: SliceDispatcher | None = None
         self._cost: SliceCost | None = None
         self._stop = StopSignal(
@@ -222,7 +223,6 @@ class SliceAttempt:
             raise
         end = _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
         await self._writer.flush_with_retry(self._may_still_store)
-        await self._lease.check()
         await dispatcher.forget_jobs()
         await self._compact(reason, record.entries)
         return _TurnEnd(StopReason.LEASE_LOST) if self._stop.is_lease_lost else end
@@ -252,6 +252,8 @@ class SliceAttempt:
     async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
         """Store errors for the lines that must not be sent. Return the objects that send the other lines."""
         worker, request, storage = self._worker, self._request, self._worker.storage
+        if self._quarantine.may_have_rival:
+            await self._store.claim()
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
         grouped = worker.settings.plan_order != "file"

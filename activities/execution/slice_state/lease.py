@@ -93,20 +93,23 @@ class SliceLease:
                 return
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    async def check(self) -> None:
+    async def check(self) -> bool:
         """Check that no other attempt has the slice. Call this before results are stored.
 
-        If the lease has ended, for example because this process was frozen, the last heartbeat is sent again.
-        Temporal's reply shows if another attempt has the slice. If there is no reply for 5 s, the check
-        passes. Results may then be stored twice, but are not lost.
+        If the lease has ended, for example because this process was frozen, the last heartbeat is sent again,
+        because Temporal's reply shows if another attempt has the slice. Return False if there is no reply for
+        5 s, so that another attempt may have it. Otherwise, return True.
 
         Raises:
             LeaseLost: another attempt has the slice.
         """
+        reply = HeartbeatReply.OK
         if not self.is_valid and not self.is_lost:
-            self.is_lost = await self._heartbeat(self._details) is HeartbeatReply.LEASE_LOST
+            reply = await self._heartbeat(self._details)
+            self.is_lost = reply is HeartbeatReply.LEASE_LOST
         if self.is_lost:
             raise LeaseLost
+        return reply is not HeartbeatReply.UNREACHABLE
 
     async def report(self, details: SliceResult) -> None:
         """Send a heartbeat now. Return when Temporal has replied, at the latest after 5 s.

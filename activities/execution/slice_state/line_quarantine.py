@@ -96,6 +96,8 @@ class CrashQuarantine:
         history: the attempts that crashed before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
         must_prepare_alone: True if the preparation of this attempt is quarantined.
+        may_have_rival: True if an earlier attempt may still run, in a worker that has lost its connection to
+            Temporal and not to storage.
         marker: marker of this attempt.
         crashed_markers: markers of all attempts that crashed. The marker of the last crash is not enough,
             because that attempt may have crashed before it quarantined the lines with an older marker.
@@ -106,6 +108,7 @@ class CrashQuarantine:
     def __init__(self, history: AttemptHistory, generation: int) -> None:
         self.history, self.is_tracking = history, history.crashes >= CRASHES_BEFORE_TRACKING
         self.must_prepare_alone = history.unread_crashes >= CRASHES_BEFORE_QUARANTINED_PREPARATION
+        self.may_have_rival = bool(history.crashes or (generation and history.attempt == 1))
         self.is_preparing = self.has_read = False
         self.marker = f"{generation}/{history.attempt}"
         crashed = range(history.first_crash, history.attempt) if history.crashes else ()

@@ -59,14 +59,29 @@ class SegmentStore:
         """Store a segment under a key that no other segment has.
 
         Raises:
-            LeaseLost: another attempt has the slice.
+            LeaseLost: another attempt has the slice. If Temporal does not respond, the segments of a later
+                attempt show this.
             StorageUnavailable: storage does not respond.
         """
-        await self._lease.check()
+        if not await self._lease.check() and await self._has_later_segments():
+            self._lease.is_lost = True
+            raise LeaseLost
         self._sequence += 1
         key = object_keys.segment(self._folder, self._generation, self._attempt, self._nonce, self._sequence)
         await self.storage.put(key, data)
         return ObjectInfo(key, len(data))
+
+    async def claim(self) -> None:
+        """Store an empty segment. It shows an earlier attempt without a connection to Temporal that it has
+        lost the slice.
+
+        Call this before the stored results are read: the earlier attempt then adds none to them.
+        """
+        await self.put(SegmentWriter().finish())
+
+    async def _has_later_segments(self) -> bool:
+        own = object_keys.attempt_segments(self._folder, self._generation, self._attempt)
+        return any([info.key[: len(own)] > own async for info in self.storage.list(self._folder)])
 
 
 class SegmentBuffer:

@@ -149,7 +149,15 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
         nonce: random text of the attempt.
         sequence: number of the segment within the attempt.
     """
-    return f"{folder}{generation:04d}-{attempt:06d}-{nonce}-{sequence:05d}"
+    return f"{attempt_segments(folder, generation, attempt)}{nonce}-{sequence:05d}"
+
+
+def attempt_segments(folder: str, generation: int, attempt: int) -> str:
+    """Return the beginning of the keys of all segments that one attempt of a slice stores.
+
+    The beginning sorts after that of an earlier attempt, and has the same length.
+    """
+    return f"{folder}{generation:04d}-{attempt:06d}-"
 
 
 def output_key(tenant: str, file_id: str, nonce: str) -> str:

@@ -209,6 +209,39 @@ async def test_a_frozen_worker_that_records_its_next_lines_stores_no_results_wit
     assert (await execution.settled(), len(execution.sent)) == ({}, TRACKED_BATCH_SIZE)
 
 
+async def test_a_worker_that_only_reaches_storage_stores_no_results_of_a_slice_that_another_worker_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other worker has read the results by then, and would send a line that has one."""
+    cut_off, other = ExecutionFixture(ok), ExecutionFixture(ok)
+    other.storage = other.context.storage = cut_off.storage
+    answers = {worker: asyncio.Event() for worker in (cut_off, other)}
+
+    def answering_late(worker: ExecutionFixture) -> None:
+        async def answer(http_request: httpx.Request) -> httpx.Response:
+            await answers[worker].wait()
+            return ok(content_of(http_request))
+
+        worker.answer = answer
+
+    for worker in answers:
+        answering_late(worker)
+    await plan_slice(cut_off.storage, [line_of(0)])
+    cut_off.server.reply = HeartbeatReply.UNREACHABLE
+    first = asyncio.create_task(cut_off.failure(request()))
+    await eventually(lambda: cut_off.requests != [])
+    monkeypatch.setattr(time, "clock_gettime", a_minute_later)
+    other.next_worker()
+    second = other.start(request())
+    await eventually(lambda: other.requests != [])
+    answers[cut_off].set()
+    assert (await first).type == Failure.OWNERSHIP_LOST
+    assert await other.settled() == {}
+    answers[other].set()
+    assert (await second).completed == 1
+    assert len(await other.settled()) == 1
+
+
 async def test_results_are_stored_after_the_lease_if_temporal_does_not_answer() -> None:
     execution = ExecutionFixture(ok, model_in_flight=1)
     await slow(execution, 40, lines=1)
