@@ -68,8 +68,8 @@ def _chosen(names: list[str]) -> list[Section]:
 def _measured(section: Section, options: SectionOptions, seconds_left: float) -> SectionResult:
     """Run one section of the benchmark, and return its measured values (figures).
 
-    A section that could take longer than `seconds_left` is not run, except in a quick run. If the section
-    was not run or has failed, the result has an error instead of figures.
+    If the section could take longer than `seconds_left`, the section is not run. A quick run ignores this
+    limit. If the section was not run or has failed, the result has an error instead of figures.
     """
     print(f"\n{section.title} ({section.name})", flush=True)
     load, _, _ = os.getloadavg()

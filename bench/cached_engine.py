@@ -1,6 +1,7 @@
-"""Compares orders of lines for an inference engine that keeps prompts in its slots, such as llama.cpp.
+"""Simulates an inference engine that caches prompts in its slots, such as llama.cpp.
 
-The engine is simulated on a virtual clock. The real rules of a worker decide which line is sent next.
+The simulation shows how often the engine computes the same prompt tokens again. The clock is virtual. The
+real rules of a worker decide which line is sent next.
 """
 
 import math
@@ -25,10 +26,10 @@ class Line:
     """A line of a batch, with a system prompt that other lines may share.
 
     Attributes:
-        prompt: number of its system prompt.
-        own_tokens: number of prompt tokens without those of the system prompt.
-        due_group: same number as `prompt` if the worker knows which lines have the same system prompt;
-            otherwise 0.
+        prompt: number that identifies the system prompt.
+        own_tokens: number of prompt tokens, without the tokens of the system prompt.
+        due_group: 0 if the worker does not know which lines have the same system prompt; otherwise the same
+            number as `prompt`.
     """
 
     prompt: int
@@ -39,11 +40,14 @@ class Line:
 
 @dataclass(frozen=True)
 class CachedEngine:
-    """A simulated inference engine that keeps computed system prompts, and reuses them for later requests.
+    """A simulated inference engine that caches computed system prompts for later requests.
 
-    A slot of the engine serves one request at a time, and keeps the system prompt of its last request. A
-    request takes a free slot that has the same system prompt. If there is none, it takes the free slot that
-    was not used for the longest time. If no slot is free, requests wait in the order of their arrival.
+    A slot of the engine serves one request at a time, and keeps the system prompt of its last request. The
+    engine chooses the slot for a request as follows:
+
+    - If a free slot has the same system prompt, the request gets this slot.
+    - If no free slot has this prompt, the request gets the free slot that has been unused the longest.
+    - If no slot is free, the request waits. Requests wait in the order of their arrival.
 
     Attributes:
         slots: number of slots, and so the maximum number of requests that run at the same time.
@@ -172,9 +176,11 @@ def run_lines(
 
 
 def makespan(seconds: Sequence[float], permits: int) -> float:
-    """Return the seconds until all responses have arrived, if at most `permits` requests are in flight.
+    """Return the time in seconds from the first request to the last response.
 
-    `seconds` are the durations of the responses, in sending order.
+    Args:
+        seconds: duration of each request, in sending order.
+        permits: maximum number of requests in flight.
     """
     clock, waiting = Clock(), iter(seconds)
     last = 0.0

@@ -29,8 +29,11 @@ def record_command(out: Path) -> list[str]:
 def read_stacks(lines: Iterable[str]) -> Stacks:
     """Return the number of samples for each call stack.
 
-    Samples of imports and idle threads are left out. The same applies to samples of the benchmark's functions
-    `settle`, which prepares a measurement, and `yardstick`, which is measured for comparison.
+    These samples are left out:
+
+    - imports and idle threads
+    - the function `settle` of the benchmark, because it only prepares a measurement
+    - functions `yardstick` of the benchmark, because they are measured only for comparison
 
     Args:
         lines: output of py-spy. Each line is a call stack and its number of samples, as

@@ -1,8 +1,8 @@
 """`python -m bench.collect` (`make collect ROWS=5000000`): measures memory and time of `batchwright collect`.
 
-This command joins the results of a batch to a table. It runs in a process of its own, and gets the results
-from the real code of the API, with fakes for database and storage. The results are made up, so no model is
-needed.
+`batchwright collect` adds the results of a batch to a table. The benchmark runs this command in a separate
+process. The command gets the results from the real code of the API, with fakes for database and storage. The
+results are made up, so no model is needed.
 """
 
 import json
@@ -60,7 +60,7 @@ def run(
     few: Annotated[int, typer.Option(min=1, help="Rows of the smaller table.")] = _MILLION,
     folder: Annotated[Path | None, typer.Option(help="Where the files are written. [temporary]")] = None,
 ) -> None:
-    """Collect the results of two tables, and print the memory and the time of the command."""
+    """Run `batchwright collect` for a smaller and a larger table. Print the memory and time of each run."""
     found: list[_Measured] = []
     with served() as cli:
         for count in (few, rows):

@@ -1,7 +1,7 @@
 """`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the work tree with the commit OLD.
 
-The benchmark runs alternately with the code of the work tree and with that of the commit. So other load on
-the machine affects both in the same way.
+The benchmark runs alternately with the code of OLD and with the code of the work tree. Therefore, other load
+on the machine affects the values of OLD and of the work tree in the same way.
 """
 
 import os
@@ -91,11 +91,11 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 def merged(turns: list[_Pairs]) -> _Pairs:
     """Combine the measured values (figures) of several runs of the benchmark.
 
-    Return a pair of the old and the new figure for each key (identifier of a figure). A key that is missing
-    in any run is left out.
+    Return the old and the new figure for each key (identifier of a figure). A returned figure contains the
+    values of all runs. If a key is missing in a run, the key is left out.
 
     Args:
-        turns: for each run, a pair of the old and the new figure for each key.
+        turns: one dict for each run, with the old and the new figure for each key.
     """
     keys = [key for key in turns[0] if all(key in turn for turn in turns)]
     return {

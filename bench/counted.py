@@ -20,9 +20,7 @@ _STATEMENT = re.compile(rb"LOG:  (?:statement|execute)")
 
 
 async def log_statements(stack: RunningStack, which: str = "all") -> None:
-    """Make PostgreSQL log all statements, so that `statements` can count them. `which` is `all`, or `none` to
-    stop.
-    """
+    """Set which SQL statements PostgreSQL logs for `statements`. `which` is `all` or `none`."""
     connection = await open_connection_pool(stack.postgres, size=2, patience_seconds=10)
     await connection.execute(f"ALTER SYSTEM SET log_statement = '{which}'")
     await connection.execute("SELECT pg_reload_conf()")

@@ -1,13 +1,15 @@
 """Runs batches against a real inference engine with a tiny random model, on an embedded stack.
 
-`python -m bench.engines transformers` measures calls that are sent directly to the engine, first without a
-batch and then while a batch runs. With `--interactive`, the calls are sent through the API, which passes
-them on. For several values of `in_flight`, it prints the durations of the calls, and the fraction of the
-remaining slots that the batch uses. The machine should have no other load.
+`python -m bench.engines ENGINE` sends direct calls to the engine, first without a batch and then while a
+batch runs. A direct call is a request that is not part of the batch. With `--interactive`, the API receives
+the calls and forwards them to the engine. The machine should have no other load.
 
-The engine is `transformers` or `llamacpp`. `transformers serve` runs a model that computes a step of eight
-sequences in nearly the same time as a step of one, as on a GPU. In llama.cpp's server on a CPU, each sequence
-slows the others. `make .venv/.tools/ENGINE/.installed` installs an engine.
+The program measures several values of the backend's setting `in_flight`. For each value, the program prints
+how long the calls take. It also prints which fraction of the slots without direct calls the batch uses.
+
+ENGINE is `transformers` or `llamacpp`. In `transformers serve`, a step of eight requests takes nearly as long
+as a step of one request, as on a GPU. In llama.cpp's server on a CPU, each request slows the other requests.
+`make .venv/.tools/ENGINE/.installed` installs an engine.
 """
 
 import argparse
@@ -47,12 +49,13 @@ class _Kind(NamedTuple):
     """An engine that can be measured.
 
     Attributes:
-        start: context manager that runs the engine, given a folder and the name of its model.
+        start: context manager that runs the engine. Its arguments are a folder and the name of the model.
         slots: number of requests that the engine processes at once.
-        in_flight: the values of `in_flight` to measure.
+        in_flight: values to measure of the backend's setting `in_flight` (maximum number of a worker's
+            requests in flight).
         arrivals: direct calls per second.
-        tokens: median length of a response.
-        options: additional fields of all request bodies, so that responses are as long as `max_tokens` says.
+        tokens: median length of a response in tokens.
+        options: additional fields of all request bodies. They make each response as long as `max_tokens`.
     """
 
     start: _Start
@@ -70,7 +73,7 @@ _KINDS = {
 
 
 class _Engine(NamedTuple):
-    """A server, and the value of `in_flight` in its registry entry."""
+    """A running engine. `in_flight` is the setting of this backend in the registry file."""
 
     kind: _Kind
     model: str
@@ -79,8 +82,12 @@ class _Engine(NamedTuple):
 
 
 class _Direct(NamedTuple):
-    """Direct calls: percentiles of their durations in seconds, the mean number of direct calls at once, and
-    the mean number of busy slots.
+    """The measured values of direct calls.
+
+    Attributes:
+        p50, p95: percentiles of the durations in seconds.
+        at_once: mean number of direct calls in flight.
+        busy: mean number of busy slots of the engine.
     """
 
     p50: float
@@ -108,10 +115,10 @@ def main() -> None:
 
 
 def _direct(kind: _Kind, folder: Path, rounds: int, seconds: float, *, interactive: bool) -> None:
-    """Print how long direct calls take, and which fraction of the remaining slots a batch uses.
+    """Print how long direct calls take, and which fraction of the slots without direct calls a batch uses.
 
-    If `interactive` is True, the calls are sent through the API, and workers leave free the slots that the
-    calls need.
+    If `interactive` is True, the calls are sent through the API. The workers then use fewer slots, so that
+    the calls find free slots.
     """
     print(
         f"{'interactive' if interactive else 'direct'} calls, {kind.arrivals:g} a second, {kind.slots} slots"
@@ -166,7 +173,10 @@ def _registry(folder: Path, engines: Sequence[_Engine]) -> Path:
 
 
 def _upload(client: Client, folder: Path, engine: _Engine) -> str:
-    """Upload the lines of a batch that outlasts the direct calls. Return the id of the file."""
+    """Upload an input file. Return the id of the file.
+
+    The file has so many lines that its batch runs longer than the direct calls.
+    """
     path = folder / "input.jsonl"
     bodies = _bodies(engine, random.Random(_SEED + 1))
     lines = [
@@ -188,7 +198,7 @@ def _bodies(engine: _Engine, lengths: random.Random) -> Iterator[dict[str, objec
 
 
 def _wait_until_idle(engine: _Engine) -> None:
-    """Wait until no slot is busy. An engine may finish the lines of a cancelled batch.
+    """Wait until no slot is busy, because an engine can still process requests of a cancelled batch.
 
     Raises:
         AssertionError: a slot was still busy after a minute.
@@ -206,7 +216,10 @@ def _processing(metrics: httpx.Response) -> int:
 
 
 async def _direct_calls(engine: _Engine, url: str, seconds: float) -> _Direct:
-    """Send calls to `url` at random times with a fixed mean rate. Each run sends the same calls."""
+    """Send calls to `url` for `seconds`, at random times with a fixed mean rate. Return the measured values.
+
+    Each run for the same kind of engine sends the same calls at the same times.
+    """
     began = time.perf_counter()
     busy: list[int] = []
 

@@ -23,9 +23,11 @@ _EVENT = b"event: batch.progress\n"
 def measure(stack: RunningStack, client: Client, file_id: str, options: SectionOptions) -> Figure:
     """Run a batch of the file, and return the CPU time that the API uses for the listeners.
 
-    A listener is a client that reads the event stream of the batch. The CPU time is measured first without
-    and then with listeners, and the result is the difference. The batch must run until both measurements are
-    over.
+    A listener is a client that reads the event stream of the batch. The CPU time is measured twice: first
+    without listeners, then with listeners. The result is the difference, in per cent of a core.
+
+    Raises:
+        SystemExit: the batch ended before both measurements were over, or the API ended an event stream.
     """
     seconds = 2.0 if options.quick else _MEASURED_SECONDS
     wait_until_quiet(stack)
@@ -54,8 +56,11 @@ def share_of_a_core(stack: RunningStack, seconds: float) -> float:
 async def _followed(stack: RunningStack, batch_id: str, seconds: float) -> tuple[float, int]:
     """Read the event stream of the batch with all listeners for `seconds`.
 
-    Return the CPU time of the API in per cent of a core, and the number of events. The events that the
-    listeners receive at the beginning are not counted.
+    The measurement begins when each listener has received an event. Return the CPU time of the API in per
+    cent of a core, and the number of events during the measurement.
+
+    Raises:
+        SystemExit: the API ended an event stream before the measurement began.
     """
     received = [0] * _LISTENERS
     listening = [asyncio.create_task(_listen(stack, batch_id, received, n)) for n in range(_LISTENERS)]

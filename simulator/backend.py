@@ -123,7 +123,10 @@ class SimulatedBackend:
             self._end(pending, inference_error(request.path, 503, refusal))
 
     def _apply_fault(self, pending: _PendingCall) -> None:
-        """Cause the fault (such as an error or a delay) that is set for this request, or respond normally."""
+        """Cause the fault (such as an error or a delay) that matches this request.
+
+        If no fault matches, respond normally.
+        """
         call, digest = pending.call, pending.digest
         try:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)

@@ -162,7 +162,10 @@ class JobEndpoints:
             call.add_done_callback(self._calls.discard)
 
     async def _send_callback(self, url: str, job: SimulatedJob) -> None:
-        """Send the callback of a job until a response has a 2xx status, at most five times."""
+        """Send the callback of a job. If the status of the response is not 2xx, send the callback again.
+
+        The function gives up after five attempts.
+        """
         for _ in range(_CALLBACK_ATTEMPTS):
             try:
                 async with asyncio.timeout(_CALLBACK_TIMEOUT_SECONDS):

@@ -70,7 +70,8 @@ class TextFormat(msgspec.Struct):
     def output_schema(self) -> dict[str, object] | None:
         """The JSON schema to which the text of the response must conform.
 
-        None if the format has no schema; the text may then be any JSON object.
+        - If `type` is not `json_schema`, the result is None. The text can then be any JSON object.
+        - If `type` is `json_schema` without a schema, the result is {}. The text can then be any JSON value.
         """
         if self.type != "json_schema":
             return None
@@ -125,8 +126,8 @@ class InferenceCall:
 
     Attributes:
         prompt: all inputs as JSON. It begins with the parts that most requests have in common.
-        marker: text in the request (`metadata.sim`, or else `user`) that can ask for a fault, which is an
-            error or a delay on purpose. An example is `sim:503`. None if the request has neither.
+        marker: value of the field `metadata.sim`. If this field is missing, the attribute `user`. A marker
+            such as `sim:503` asks for a fault (an error or a delay on purpose). None if both are missing.
         format: required format of the response; None if the response may be any text.
     """
 
@@ -159,10 +160,10 @@ _read_messages = msgspec.json.Decoder(list[InputMessage]).decode
 def read_call(endpoint: str, raw: bytes, default_model: str) -> InferenceCall:
     """Parse and check the body of a request, and return its content.
 
-    `default_model` is used if the body names no model and the endpoint does not require one.
+    If the body names no model, the model is `default_model`. Some endpoints require a model in the body.
 
     Raises:
-        InvalidCall: the body is not JSON, or a field is missing or invalid.
+        InvalidCall: the body is not JSON, or a required field is missing, or a field is invalid.
     """
     try:
         body = _decoder.decode(raw)

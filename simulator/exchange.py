@@ -38,7 +38,8 @@ class HttpResponse:
 class HttpExchange(Protocol):
     """A request that waits for its response.
 
-    Exactly one of the methods `respond`, `cut` and `abort` must be called once, to end the request.
+    To end the request, the handler calls one of the methods `respond`, `cut` and `abort` once. If the client
+    disconnects first, no call is needed.
     """
 
     on_disconnect: Callable[[], None] | None

@@ -27,7 +27,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
             - `slow`: a normal response, but later.
             - `hang`: no response. The connection stays open for some time.
-            - `hold`: no response until the fault ends. Then a normal response.
+            - `hold`: a normal response, but only when `for_seconds` are over or the fault is deleted.
             - `cut`: the connection is closed after half of the response's body.
             - `garbage`: a response with status 200 and HTML.
             - `truncated`: a response with status 200 and only half of the JSON.
@@ -37,9 +37,8 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
             /v1/models and /healthz.
         rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request body
             and the number of the attempt, so repeated runs affect the same requests.
-        count: number of requests that the fault affects before it ends; None for no limit. If the fault comes
-            from a marker (a text in a request that asks for a fault), it affects the first `count` attempts
-            of this request, and no other requests.
+        count: maximum number of affected requests; None for no limit. A fault from a marker (a text in a
+            request that asks for a fault) affects only the first `count` attempts of this request.
         retry_after: value of the Retry-After header in seconds; None for no header.
         seconds: duration of `slow` and `hang`. If None, `slow` takes 1 s, and `hang` lasts until the client
             disconnects.
@@ -133,10 +132,12 @@ class Faults:
         return before - len(self._active)
 
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
-        """Call `callback` when the time of the fault (`for_seconds`) is over, or when `clear` ends the fault.
+        """Call `callback` when the fault ends.
 
-        For a fault from a marker (a text in a request), only a `clear` of all faults does this. `callback`
-        is not called when the fault has affected `count` requests.
+        - A fault ends when its time (`for_seconds`) is over, or when `clear` deletes the fault.
+        - A fault from a marker (a text in a request) ends only when `clear` deletes all faults.
+
+        When the fault has affected `count` requests, `callback` is not called.
         """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:
@@ -173,7 +174,8 @@ def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault 
     """Return the fault that a marker (a text in a request) asks for; None if this attempt is not affected.
 
     Args:
-        marker: the text, such as `sim:503*2` for status 503 in the first two attempts; None if there is none.
+        marker: a text such as `sim:503*2`, for status 503 in the first two attempts. If the text does not
+            begin with `sim:`, or if `marker` is None, the request asks for no fault.
         digest: digest of the request body.
         attempt: number of the attempt, starting at 1.
 

@@ -36,12 +36,12 @@ class Latency:
     prompt_token_ms: float = 0.0
 
     def seconds(self, *, uncached: int, output: int, digest: bytes) -> float:
-        """Return the latency of a response in seconds. Equal request bodies have equal latencies.
+        """Return the latency of a response in seconds.
 
         Args:
             uncached: number of prompt tokens that were not in the prefix cache.
             output: number of output tokens.
-            digest: digest of the request body, from which the random factor is computed.
+            digest: digest of the request body. Equal digests have the same random factor.
         """
         wait = self.latency_ms
         if self.jitter and wait:

@@ -41,8 +41,8 @@ class LedgerEntry(msgspec.Struct):
 class ModelTotals(msgspec.Struct):
     """The totals of all requests for one model.
 
-    `completed` is the number of complete responses with status 200. The times are Unix seconds. A time is
-    None until there is a first request, or a first complete response.
+    `completed` is the number of complete responses with status 200. `first_request_at` is None before the
+    first request, and `last_completed_at` before the first complete response. Both are in Unix seconds.
     """
 
     requests: int = 0
@@ -71,7 +71,7 @@ class JobTotals(msgspec.Struct):
 
 
 class LedgerReport(msgspec.Struct):
-    """The content of the ledger (record of all requests), in the form in which /admin/ledger returns it.
+    """The content of the ledger (record of all requests), as the response of /admin/ledger.
 
     The key of a request is its header `x-request-id`, or the digest of its body. `keys` is the number of
     different keys. `repeated_keys` is the number of keys that occurred in more than one request.
@@ -149,7 +149,7 @@ class Ledger:
     def totals(self, model: str) -> ModelTotals:
         """Return the totals of a model.
 
-        The result is the ledger's own object. A caller can change it, for example to add tokens.
+        The returned object is not a copy. The caller adds the numbers of tokens to this object.
         """
         found = self._models.get(model)
         if found is None:
@@ -159,7 +159,7 @@ class Ledger:
     def report(
         self, *, model: str | None = None, min_requests: int = 1, entries: bool = True
     ) -> LedgerReport:
-        """Return the totals of all requests, and those ledger entries that `model` and `min_requests` select.
+        """Return the totals of all requests, and a selection of the ledger entries.
 
         Args:
             model: include only entries of this model; None for all models.

@@ -26,7 +26,7 @@ def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes,
 
 
 class PipelinedExchange:
-    """One request on a connection. It must be ended with one of the methods `respond`, `cut` and `abort`."""
+    """One request on a connection. The handler ends the request with `respond`, `cut` or `abort`."""
 
     __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 

@@ -14,7 +14,7 @@ class Slots:
 
         Args:
             slots: number of requests that are processed at the same time.
-            max_waiting: number of requests of direct callers that may wait.
+            max_waiting: maximum length of the queue, in which requests of direct callers wait.
         """
         self._slots, self._max_waiting = slots, max_waiting
         self._taken = set[object]()
@@ -23,15 +23,17 @@ class Slots:
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
         """Try to get a slot for a call. A call is one request to the simulated backend.
 
-        If a slot is free, `start` is called before this method returns. If the call has to wait, `start` is
-        called later, when a slot becomes free. Return "" in both cases. If the call is refused, return the
-        reason, and never call `start`.
+        - If a slot is free, call `start`, and return "".
+        - If no slot is free and a direct caller has sent the call, put the call in the queue, and return "".
+          When the call gets a slot, `start` is called.
+        - If no slot is free and a dispatcher has sent the call, or if the queue is full, refuse the call and
+          return the reason. `start` is never called.
 
         Args:
-            call: any object that identifies the call. Pass it to `leave` at the end of the call, even if the
-                call still waits for a slot.
-            is_dispatched: True if the call comes from a dispatcher, such as a Batchwright worker. It is then
-                refused if no slot is free. False for direct callers, who wait unless the queue is full.
+            call: any object that identifies the call. At the end of the call, pass this object to `leave`,
+                even if the call is still in the queue.
+            is_dispatched: True if the call comes from a dispatcher, such as a Batchwright worker; False if
+                the call comes from a direct caller.
         """
         is_full = len(self._taken) >= self._slots
         if is_dispatched and is_full:

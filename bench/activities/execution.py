@@ -1,8 +1,8 @@
 """`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: measures the sending of lines.
 
-The program reads the file `input` in DIRECTORY, and sends its lines to the backend at URL, without Temporal.
-Like a worker, it sends them in slices (parts of a batch). IN_FLIGHT is the maximum number of requests in
-flight.
+The program sends the lines of the file `input` in DIRECTORY to the backend at URL, without Temporal. Like a
+worker, the program sends the lines in slices (parts of a batch). IN_FLIGHT is the maximum number of requests
+in flight.
 """
 
 import asyncio
@@ -133,9 +133,9 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return a queue for each model, which contains a `SliceRequest` for each slice of the model's lines.
+    """Return one queue for each model. A queue contains a `SliceRequest` for each slice of the model's lines.
 
-    A `SliceRequest` is the argument of the activity that sends a slice.
+    A `SliceRequest` is the argument of the activity that sends a slice (part of a batch).
     """
     return [
         deque(

@@ -1,8 +1,9 @@
 """`python -m bench.activities.finalization settle|finalize DIRECTORY [BYTES]`: measures finalization.
 
-Finalization writes the output files of a batch. `settle` prepares a batch in DIRECTORY in which all lines
-have results of BYTES bytes. `finalize` writes the output files of this batch, and prints the duration, CPU
-time and memory that this takes.
+Finalization writes the output files of a batch. The program has two commands:
+
+- `settle` prepares a batch in DIRECTORY. Each line of the batch has a result of about BYTES bytes.
+- `finalize` finalizes this batch, and prints the duration, CPU time and memory of the finalization.
 """
 
 import asyncio
@@ -59,11 +60,12 @@ class Finalized(msgspec.Struct, frozen=True):
 
 
 async def settle(directory: Path, result_bytes: int) -> None:
-    """Prepare a batch in `directory` for finalization, which writes the output files of a batch.
+    """Prepare a batch in `directory` for finalization (writing the output files of the batch).
 
-    The file `input` is ingested (read), and a segment (a file of results) is written for each slice (part of
-    the batch). Each line gets a response of about `result_bytes` bytes. The result of ingestion is stored in
-    the file `result`.
+    1. Ingest (read) the file `input`.
+    2. Write a segment (file of results) for each slice (part of the batch). The response for each line has
+       about `result_bytes` bytes.
+    3. Write the result of the ingestion to the file `result`.
     """
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
@@ -147,7 +149,7 @@ async def _finalize(directory: Path) -> None:
 
 
 async def _database(directory: Path, result: IngestResult) -> MemoryDatabase:
-    """Return a database in memory that contains the batch as it is after all its lines were sent."""
+    """Return a database in memory with the batch, in the state before finalization."""
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
     await database.batches.upsert(order())

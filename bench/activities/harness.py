@@ -39,10 +39,10 @@ def print_result(found: msgspec.Struct) -> None:
 
 
 class MemoryGrowth:
-    """A measurement of additional memory: by how much the memory of this process grows at most.
+    """A measurement of the additional memory of this process.
 
-    The growth is counted from the creation of the object. The object also makes this process return freed
-    memory to the system, as a worker does.
+    The additional memory is the peak memory since the creation of this object, minus the memory at the
+    creation. The object also makes this process return freed memory to the system, as a worker does.
     """
 
     def __init__(self) -> None:

@@ -109,10 +109,10 @@ async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[
 
 
 def measured_database() -> Database:
-    """Return a database in memory that does not keep the custom ids of lines (the users' ids).
+    """Return a database in memory that does not store the custom ids of lines.
 
-    In production, these ids are in the memory of the database server, not in that of the worker. Here they
-    would add 7 bytes a line to the measured memory.
+    In production, the database server stores the custom ids, not the worker. If this database stored the
+    custom ids, the measured memory would be higher by 7 bytes for each line.
     """
     memory, other = MemoryDatabase(), Rows()
     tables: dict[str, Any] = {field.name: getattr(memory, field.name) for field in fields(Database)}

@@ -3,9 +3,9 @@
 The command simulates batches, and compares forecasts of their ends with the actual ends. It prints the tables
 that docs/scheduling.md shows.
 
-Each simulation has a seed, from which its random numbers are computed. The constants of the forecasts were
-fitted to the batches of the default seeds. `--fresh` uses other seeds, to measure the forecasts on batches to
-which nothing was fitted.
+The random numbers of a simulation are computed from its seed. The constants of the forecasts were fitted to
+the batches of the default seeds. With `--fresh`, the seeds are different, so the constants were not fitted to
+the simulated batches.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ START_HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return a row of the table about forecasts for running batches, for one scenario (simulated situation).
+    """Return the table row of one scenario (simulated situation), about forecasts for running batches.
 
-    The forecasts were made when 10 %, 50 % or 80 % of the lines of a batch were done. Each forecast has two
-    times: the batch should end before p50 with a probability of 50 %, and before p90 with 90 %. The row has
-    these columns:
+    The forecasts were made when 10 %, 50 % or 80 % of the lines of a batch were done. A forecast has two
+    times, p50 and p90. The batch should end before p50 with a probability of 50 %, and before p90 with a
+    probability of 90 %. The row has these columns:
 
-    - the median error of the forecasts after 10 %, 50 % and 80 %
-    - the percentage of forecasts whose batch ended before p50, and before p90
+    - three columns: the median error of the forecasts after 10 %, 50 % and 80 %
+    - two columns: the percentage of forecasts whose batch ended before p50, and before p90
     - the number of forecasts
 
     Args:
@@ -57,15 +57,18 @@ def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
 
 
 def start_row(name: str, starts: Sequence[JudgedStart]) -> str:
-    """Return a row of the table about forecasts at the start of batches, for one scenario.
+    """Return the table row of one scenario (simulated situation), about forecasts at the start of batches.
 
-    A forecast has a time p90, before which the batch should end with a probability of 90 %. It also says if
-    the batch will end within its completion window: `fits`, `at_risk` or `cannot`. The row has the median
-    error, and the percentage of batches that ended before p90. For each of the three words, it also has the
-    number of batches with this forecast, and how many of them ended within their windows.
+    A forecast has the times p50 and p90. The batch should end before p50 with a probability of 50 %, and
+    before p90 with a probability of 90 %. A forecast also has a word about the completion window of the
+    batch: `fits`, `at_risk` or `cannot`. The row has these columns:
+
+    - the median error of p50
+    - the percentage of batches that ended before p90
+    - a column for each word, such as `3 of 5`: of 5 batches with this word, 3 ended within their windows
 
     Args:
-        name: name of the scenario (simulated situation).
+        name: name of the scenario.
     """
     error = median(abs(each.expected.p50 - each.actual) / each.actual for each in starts)
     within = sum(each.actual <= each.expected.p90 for each in starts) / len(starts)

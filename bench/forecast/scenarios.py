@@ -26,12 +26,13 @@ Batches = Callable[[Random], list[Batch]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Batches of one model, and the number of permits. A permit is the right to have one request in flight.
+    """A situation to simulate: batches of one model.
 
     Attributes:
-        batches: returns new batches for each run.
-        slower: factor by which requests take longer if they begin at least `slower_since` seconds after the
-            start.
+        batches: function that returns new batches for each run.
+        permits: number of permits. A permit is the right to have one request in flight.
+        slower: factor for the duration of the requests that begin `slower_since` seconds after the start of
+            the simulation or later.
         history: number of requests that the model has answered before the start.
     """
 
@@ -63,9 +64,10 @@ def _weighted(random: Random) -> list[Batch]:
 
 
 def _arriving(interval: float) -> Batches:
-    """Return batches that start at random times, on average `interval` seconds apart.
+    """Return a function that returns 20 batches of five tenants.
 
-    If the interval is 540 s, the batches need about two thirds of 64 permits (allowed requests in flight).
+    The batches start at random times, on average `interval` seconds apart. If the interval is 540 s, the
+    batches need about two thirds of 64 permits (allowed requests in flight).
     """
 
     def made(random: Random) -> list[Batch]:

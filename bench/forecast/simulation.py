@@ -43,9 +43,9 @@ class JudgedForecast(NamedTuple):
 
 
 class JudgedStart(NamedTuple):
-    """The forecast `expected` from the beginning of a batch, to compare it with what happened.
+    """A forecast that was made at the beginning of a batch (`expected`), and the actual duration.
 
-    `window` is the completion window of the batch, and `actual` its actual duration, both in seconds.
+    `actual` is the duration of the batch, and `window` its completion window, both in seconds.
     """
 
     expected: NewBatchForecast
@@ -86,8 +86,9 @@ class _Live:
 class Simulation:
     """A simulation of the batches of one model, on a virtual clock that jumps from event to event.
 
-    Tenants share the permits by weight: the times for which their requests are in flight are in proportion to
-    their weights. For each tenant, small batches are sent first.
+    Tenants share the permits (allowed requests in flight) by weight. If a tenant has twice the weight of
+    another tenant, its requests are in flight for twice the time in total. Usually, a tenant's batch with the
+    fewest lines left is sent first (see `_next_batch`).
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -154,9 +155,9 @@ class Simulation:
             self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
 
     def _next_batch(self, batches: list[_Live]) -> _Live:
-        """Remove the batch that sends the next line from `batches`, and return it.
+        """Choose the batch that sends the next line. Remove the batch from `batches`, and return the batch.
 
-        Usually, it is the batch with the fewest lines left. In every fifth call, it is the batch that has
+        Usually, choose the batch with the fewest lines left. In every fifth call, choose the batch that has
         sent nothing for the longest time.
         """
         self._grants += 1

@@ -14,7 +14,8 @@ _DONE = b"data: [DONE]\n\n"
 def as_events(call: InferenceCall, body: bytes) -> bytes:
     """Return a response body as the events that OpenAI's API would send, with one event for each word.
 
-    The numbers of tokens (`usage`) are included only if the request asks for them.
+    The events of chat and text completions include `usage` only if `stream_options` asks for it. The events
+    of /v1/responses always include `usage`.
     """
     match call.endpoint:
         case "/v1/chat/completions":

@@ -57,7 +57,7 @@ class _SchemaWriter:
     def value(self, schema: object, depth: int) -> Any:
         """Return a value that conforms to `schema`.
 
-        `depth` is the number of objects and arrays around the value.
+        `depth` is the nesting depth of `schema`; 0 for the whole schema.
         """
         self._written += 1
         if depth > 8 * _DEEPEST or self._written > _MAX_VALUES:
@@ -93,7 +93,7 @@ class _SchemaWriter:
                 return self._string(schema)
 
     def _resolved(self, schema: object) -> Schema:
-        """Return an equal schema without `$ref` and `allOf`.
+        """Return an equivalent schema without `$ref` and `allOf`.
 
         A reference is replaced by its target. The parts of `allOf` are merged into one schema.
         """
@@ -170,10 +170,13 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 
 
 def _number(schema: Schema, *, whole: bool) -> int | float:
-    """Return a number that conforms to `schema`. If `whole` is True, return an integer.
+    """Return a number within the bounds of `schema`.
 
-    The number is within the bounds. It is the multiple of `multipleOf` that is nearest to 1. If there is no
-    multiple within the bounds, the number is the middle of the bounds, even if it is not an integer.
+    - If there are multiples of `multipleOf` within the bounds, return the multiple nearest to 1. If `whole`
+      is True, the fraction of this multiple is removed.
+    - Otherwise, return the middle of the bounds, even if `whole` is True and the middle is not an integer.
+
+    Without `multipleOf`, multiples of 1 are used if `whole` is True, and multiples of 0.5 if not.
     """
     step = float(schema.get("multipleOf") or (1 if whole else 0.5))
     least = float(schema.get("minimum", schema.get("exclusiveMinimum", -1e15)))

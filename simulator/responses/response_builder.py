@@ -41,9 +41,11 @@ _encode = msgspec.json.Encoder().encode
 class ResponseCost(msgspec.Struct):
     """The numbers of tokens of a request and its response, for `usage`, the latency and the ledger.
 
-    A response may have several choices (alternative texts). `each` is the number of output tokens of one
-    choice, `output` that of all choices together. `cached` is the number of prompt tokens from the prefix
-    cache.
+    Attributes:
+        prompt: number of prompt tokens.
+        cached: number of prompt tokens that were in the prefix cache.
+        each: number of output tokens of one choice (one of the alternative texts of a response).
+        output: number of output tokens of all choices together; 0 if the endpoint generates no text.
     """
 
     prompt: int
@@ -58,7 +60,7 @@ def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> Respo
     Args:
         cached: number of prompt tokens that were in the prefix cache.
         output_tokens: number of output tokens of one choice (one of the alternative texts of a response). If
-            the request has a lower limit, the limit is used instead.
+            the maximum in the request is smaller, the maximum is used.
     """
     limit = call.output_limit
     each = output_tokens if limit is None else min(output_tokens, max(limit, 0))

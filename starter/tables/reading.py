@@ -21,9 +21,9 @@ MAX_ROW_BYTES = 64 * 1024 * 1024
 
 
 class Table(Protocol):
-    """A table in a file, which can be read several times. Each row is a dict of values by column name.
+    """A table in a file. The file can be read several times. Each row is a dict of values by column name.
 
-    Both methods raise TableError if the file cannot be read or has a wrong format.
+    `columns` and `rows` raise TableError if the file cannot be read or has a wrong format.
     """
 
     @property
@@ -150,10 +150,10 @@ class JsonlTable:
 
 
 def most_repeated_first(table: Table) -> list[str]:
-    """Return the column names, sorted so that columns whose values repeat most come first.
+    """Return the column names, sorted by the number of different values. The lowest number is first.
 
-    Only the first 10,000 rows are read. If a prompt uses columns in this order, many prompts begin with the
-    same text. Backends can cache this text.
+    Only the first 10,000 rows are read. If the prompts use the columns in this order, many prompts begin with
+    the same text. Backends can cache this text.
     """
     values: dict[str, set[int]] = {}
     for row in islice(table.rows(), _SAMPLED_ROWS):

@@ -29,14 +29,17 @@ FROM results WHERE custom_id = ?"""
 class ResultColumns(NamedTuple):
     """The columns that `collect` adds to each row of a table.
 
+    If the request failed, or if the batch has no result for the row, all columns except `status_code`,
+    `error_code` and `error_message` are None.
+
     Attributes:
-        answer: text that the model generated, which may be empty. If the response has no text, the whole
-            response as JSON. None if the request failed.
+        answer: text that the model generated; "" is possible. If the response has no text, the whole
+            response as JSON.
         status_code: HTTP status of the backend's response; None if there was no response.
-        error_code: code of the failure, as in the batch's `errors_summary`; None if the request completed.
+        error_code: code of the failure, as in the batch's `errors_summary`; `no_result` if the batch has no
+            result for the row; None if the request completed.
         error_message: message for the error code.
-        input_tokens, output_tokens: tokens that the backend reported; 0 if it reported none. None if the
-            request failed.
+        input_tokens, output_tokens: tokens that the backend reported; 0 if the backend reported none.
     """
 
     answer: str | None
@@ -59,9 +62,9 @@ MISSING = ResultColumns(None, None, NO_RESULT, "The batch has no result for this
 
 
 class ResultsByCustomId:
-    """A store of results in a temporary file, which finds results by custom id.
+    """A temporary file of results, with a search by custom id.
 
-    The file is deleted when it is closed.
+    The file is deleted at the end of the context manager `results_by_custom_id`.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -142,10 +145,10 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 
 
 def answer_text(content: bytes) -> str:
-    """Return the text that the model generated, from a response of any endpoint that generates text.
+    """Return the text that the model generated. If the response has no text, return all of it as JSON.
 
-    If the response has no text, as for embeddings and tool calls, return the whole response as JSON. An empty
-    text that a backend sends together with tool calls does not count as text.
+    Examples of responses without text are embeddings and tool calls. If a response contains tool calls and an
+    empty text, the empty text is ignored.
     """
     content = replace_lone_surrogates(content)
     for decoder in _BODIES:

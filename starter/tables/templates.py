@@ -34,15 +34,16 @@ _Part = Callable[[_Variables], object]  # renders one value of the template
 class RenderError(Exception):
     """A template cannot be rendered for a row.
 
-    The message is a sentence that gives the reason. It also names the place in the template, if it is known.
+    The message is a sentence with the reason. If the place in the template is known, the message names it.
     """
 
 
 class RequestTemplate:
     """A template for the body of a request: a JSON file whose strings may be Jinja templates.
 
-    Only values are rendered, never keys, so the result is always valid JSON. If a string is only one
-    expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text.
+    Only values are rendered, never keys, so the result is always valid JSON. If a string consists of one
+    expression, such as `"{{ n }}"`, the value of the expression replaces the string. This value can be a
+    number, for example. Any other template is rendered to a string.
 
     The template is rendered once for each row of a table. Each column of the row is a variable. `row` is the
     whole row, and `columns` has the names of the columns. Templates run in Jinja's sandbox, without access to
@@ -76,8 +77,8 @@ class RequestTemplate:
             columns: names of the columns. Their order is also the order in the template's variable `columns`.
 
         Raises:
-            RenderError: an expression uses a column that the row does not have, fails, needs too much memory,
-                or takes too long.
+            RenderError: rendering fails, takes too long, or needs too much memory. One possible reason is a
+                column that is not in the row.
         """
         try:
             with _time_limit(), self._memory.applied():
@@ -148,7 +149,7 @@ class _MemoryLimit:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Context manager that applies the limit. If the block needs more memory, MemoryError is raised."""
+        """Context manager that makes Python raise MemoryError if the block exceeds the limit."""
         if self._uses % _ROWS_PER_MEASUREMENT == 0:
             self._limit = self._measured()
         self._uses += 1

@@ -28,11 +28,11 @@ class RowWriter(Protocol):
 
 @contextmanager
 def output_file(path: Path | None) -> Generator[BinaryIO]:
-    """Context manager that yields a file to write to. If the block succeeds, this file replaces `path`.
+    """Context manager that yields a file to write to.
 
-    Args:
-        path: name of the file; None for the standard output. A pipe or device is not replaced, but written
-            to.
+    - If `path` is None, the file is the standard output.
+    - If `path` is a pipe or device, the file is this pipe or device.
+    - Otherwise, the file is a temporary file. If the block succeeds, the temporary file replaces `path`.
 
     Raises:
         TableError: the file cannot be written.
@@ -49,7 +49,7 @@ def output_file(path: Path | None) -> Generator[BinaryIO]:
 
 
 def check_output(output: Path, *inputs: Path) -> None:
-    """Check that an output file is not one of its input files, which it would overwrite.
+    """Check that `output` is not one of the files `inputs`. Otherwise, the input would be lost.
 
     Raises:
         TableError: the output is one of the inputs.
@@ -91,9 +91,9 @@ def table_writer(path: Path, table: Table, added: Sequence[tuple[str, type]]) ->
     """Context manager that yields a writer of rows. The suffix of `path`, such as `.csv`, decides the format.
 
     Args:
-        table: an existing table. In CSV and Parquet, its columns are the first columns of the file. Its rows
-            are not copied: the caller writes each row.
-        added: further columns, which follow those of `table`, with their Python types, `str` or `int`.
+        table: an existing table. A CSV or Parquet file begins with the columns of `table`. The caller writes
+            all rows, also those of `table`.
+        added: names of the columns after the columns of `table`, with their Python types, `str` or `int`.
 
     Raises:
         TableError: the suffix is unknown, the file cannot be written, or pyarrow is needed and missing.
@@ -152,7 +152,7 @@ def _csv_text(value: object) -> str:
 def _json(value: object) -> bytes:
     """Encode a value as JSON. NaN and infinity become strings, because JSON has no such numbers.
 
-    They are replaced in the lists and dicts of `value` itself, so the caller's object is changed.
+    The function changes the lists and dicts of the caller: it replaces NaN and infinity in place.
     """
     encoded = msgspec.json.encode(value)
     # msgspec writes such numbers as null. Most rows have only the nulls of their own values.
@@ -165,9 +165,9 @@ def _json(value: object) -> bytes:
 
 
 def _name_special_floats(values: list[object]) -> None:
-    """Replace NaN and infinity in `values`, and in all lists and dicts in it, by their names.
+    """Replace NaN and infinity in `values` with strings such as `"NaN"`, also in nested lists and dicts.
 
-    The function is not recursive, because values may be nested deeply.
+    The function is not recursive, because lists and dicts can be nested deeply.
     """
     pending: list[_Container] = [values]
     while pending:
