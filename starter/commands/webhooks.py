@@ -187,7 +187,7 @@ def send_test(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send a test event, and print the result of the first attempt to deliver it.
+    """Send a test event, and print if its first delivery succeeded.
 
     If the event was not delivered, the exit code is 1.
     """
@@ -242,7 +242,7 @@ def replay(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send the event of a delivery again, after the delivery has succeeded or failed."""
+    """Send the event of an ended delivery again."""
     with _client(url, tenant) as client:
         replayed = client.replay(id, delivery)
     if json:

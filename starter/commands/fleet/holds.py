@@ -27,7 +27,7 @@ _Model = Annotated[str | None, typer.Option("--model", help="This model.", show_
 def hold(
     of: _Of = None, model: _Model = None, json: Json = False, url: Url = None, tenant: Tenant = None
 ) -> None:
-    """Stop sending lines of a tenant or a model until you release this tenant or model.
+    """Stop sending lines of a tenant or a model until you release it.
 
     Requests in flight complete. Completion windows keep running. If no backend serves the model now, the
     command nevertheless holds the model, and prints a warning.
