@@ -14,7 +14,9 @@ class Slots:
 
         Args:
             slots: number of requests that are processed at the same time.
-            max_waiting: maximum length of the queue, in which requests of direct callers wait.
+            max_waiting: maximum number of requests in the queue. Only requests of direct callers (clients
+                that are not a dispatcher) wait in the queue. If no slot is free, a dispatcher's request is
+                refused.
         """
         self._slots, self._max_waiting = slots, max_waiting
         self._taken = set[object]()

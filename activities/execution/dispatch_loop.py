@@ -95,9 +95,11 @@ class SliceDispatcher:
                 await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
 
     async def _drain(self, reason: StopReason) -> StopReason:
-        """Wait for the requests in flight, at most for the grace period after a stop signal or the deadline.
+        """Wait for the requests in flight, and return why this attempt (turn) of the slice ends.
 
-        Return why this attempt (turn) of the slice ends.
+        After the deadline, and also after a stop signal, the requests may continue for a grace period. The
+        wait ends at the latest when the first of these two periods is over. If the lease is lost, there is no
+        wait.
 
         - If all lines have a result and the lease is not lost, the result is COMPLETED.
         - If there was a stop signal before or during this call, the result is the reason of the signal.
@@ -201,16 +203,17 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from Temporal's task queue. In two cases, lines
-        of this slice have to wait and are not counted, because lines of another slice could be sent:
+        If this number is low, the worker takes another slice from Temporal's task queue. While lines of this
+        slice have to wait, lines of another slice could be sent. So lines are not counted in these cases:
 
-        - A cap or a rate of the tenant stops this slice. No line is counted. A rate of the model has the same
-          effect if the slice came from the task queue that several models share.
-        - The line's prefix group (lines with the same system prompt) has as many lines in flight as the model
-          allows.
+        - If a cap or a rate of the tenant stops this slice, no line is counted.
+        - If a rate of the model stops this slice, and the slice came from the task queue that several models
+          share, no line is counted.
+        - If a prefix group (lines with the same system prompt) has as many lines in flight as the model
+          allows, the other lines of the group are not counted.
 
-        If the worker already holds many slices of the tenant, another slice would not help. These lines are
-        then counted.
+        If the worker already holds many slices of the tenant, another slice would not help. Then the lines
+        are counted in these cases, too.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0

@@ -60,9 +60,10 @@ class TargetKind(ABC):
 
 
 class _OwnTarget(TargetKind):
-    """The base class of the audit log's target kinds for objects of the caller's tenant.
+    """The base class for the kinds of objects that belong to the caller's tenant, such as files or batches.
 
-    `_id_name` is the name of the path parameter that contains the object's id.
+    The audit log records the actions that change these objects. `_id_name` is the name of the path parameter
+    that contains the object's id.
     """
 
     _id_name: str

@@ -121,14 +121,15 @@ class QuotaChecks:
             raise self._refused(error.quota, storage_quota_exceeded(error.limit, used)) from None
 
     async def release(self, id: str) -> None:
-        """Stop counting a batch, file or upload that was admitted (counted before its row exists).
+        """Remove the admission of a batch, file or upload.
 
-        Call this in two cases:
+        The admission counts this object towards a quota before the object's row exists. Call this in two
+        cases:
 
-        - The row was inserted. From then on, the row is counted.
+        - The row was inserted. The row now counts towards the quota, and the admission is not needed.
         - The row will never be inserted.
 
-        If the database does not respond, nothing happens, and the admission expires later.
+        If the database does not respond, the admission stays, and expires one minute after it was made.
         """
         with suppress(DatabaseUnavailable):
             await self._admissions.release(self._tenant, id)

@@ -162,20 +162,23 @@ class InferenceClient:
     def stream(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send a request for a client that waits. Return a context manager that yields the response as it
-        arrives.
+        """Return a context manager that sends a request and yields the response as it arrives.
 
-        Two kinds of headers mark requests of batches: the header that the setting `dispatch_header` names,
-        and the backend's `batch_headers`. This request has none of these headers. The backend can therefore
-        serve this request before the requests of batches.
+        Use this for a request whose client waits for the response. Two kinds of headers mark requests of
+        batches: the header that the setting `dispatch_header` names, and the backend's `batch_headers`. This
+        request has none of these headers. The backend can therefore serve this request before the requests of
+        batches.
+
+        The exceptions of `Transport.stream` are raised later: when the `with` block begins, or while the
+        caller reads the body.
 
         Args:
             request_id: id of the request.
             extra: headers of the caller that are forwarded.
 
         Raises:
-            httpx.ConnectError: this process has no usable API key or certificate for the backend. Nothing
-                was sent. The context manager raises the exceptions of `Transport.stream` later.
+            httpx.ConnectError: this process has no usable API key or certificate for the backend. No context
+                manager is returned, and nothing is sent.
         """
         if self.problem:
             raise httpx.ConnectError(self.problem)

@@ -55,14 +55,15 @@ class _Way(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Durations of calls, and how many lines of a batch the backend answered meanwhile.
+    """The durations of calls, and how many lines of a batch the backend answered during the measurement.
+
+    The measurement begins with the first call, and ends when all calls are answered.
 
     Attributes:
-        p95: 95th percentile of the durations, in seconds.
-        total: sum of the durations, in seconds.
-        lines: number of lines of the batch that the backend answered between the first call and the last
-            answer.
-        lasted: seconds from the first call to the last answer.
+        p95: 95th percentile of the durations of the calls, in seconds.
+        total: sum of the durations of the calls, in seconds.
+        lines: number of lines of the batch that the backend answered during the measurement.
+        lasted: duration of the measurement, in seconds.
     """
 
     p95: float

@@ -43,11 +43,12 @@ class _Postponed(NamedTuple):
 
 
 class FolderRunner:
-    """A runner of the inputs of a folder. It creates a batch for each input, and writes the results.
+    """A runner that creates a batch for each input in a folder, and writes the results of the batch.
 
-    An input is a directory with a file that a user has dropped. The folder has a subdirectory for each state,
-    such as `processing` or `failed`. To change the state of an input, the runner moves the input to another
-    subdirectory. All other state is in the API. If the process is killed, a later process can continue.
+    When a user drops a file into the folder, the file is moved into a directory of its own. This directory is
+    an input. The folder has a subdirectory for each state of inputs, such as `processing` or `failed`. To
+    change the state of an input, the runner moves the input to another subdirectory. The state of the batch
+    is stored by the API. If the process is killed, a later process can therefore continue.
 
     Args:
         say: function that shows one line to the user, for example when an input changes its state.

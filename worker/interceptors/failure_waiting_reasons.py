@@ -156,7 +156,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
 
 def _has_crashed_workers(info: activity.Info) -> bool:
-    """Return True if the step (activity) is quarantined, and its previous attempt crashed."""
+    """Return True if the activity's previous attempt crashed, and at least one earlier attempt crashed, too.
+
+    An attempt has crashed if its worker was killed, froze or could not reach Temporal.
+    """
     attempt, details = info.attempt, info.heartbeat_details
     crashes = step_crashes(attempt, details, info.started_time).crashes
     return crashes >= CRASHES_BEFORE_QUARANTINE and last_attempt_crashed(attempt, details)

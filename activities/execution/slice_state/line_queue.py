@@ -195,15 +195,12 @@ class DueLines(Generic[Line]):
         return len(self._groups[group]) / (self._prefixes.count_in_flight(group) or 1)
 
     def count_outside_full_groups(self) -> float:
-        """Return how many of the lines can be sent before every group is full.
-
-        A group is full while its next line should wait for the response to an earlier line of the group.
-        """
+        """Return how many of the lines can be sent before every group is full."""
         until_full = self._prefixes.lines_until_full
         return sum(min(len(lines), until_full(group)) for group, lines in self._groups.items() if lines)
 
     def slot_wait_seconds(self, line: Line) -> float:
-        """Return how many seconds `line` should wait for a slot that has its system prompt; 0 for no wait.
+        """Return how many seconds `line` should wait for a slot with the line's prompt; 0 for no wait.
 
         Call this only for a line that `pop` has returned, and only if the group of this line is full.
         """
@@ -317,9 +314,11 @@ class LineQueue:
         return rest if is_full else min(PromptCost.ONE_PROMPT, rest)
 
     def slot_wait_seconds(self, line: SliceLine) -> float:
-        """Return how many seconds `line` should wait for a slot that has its system prompt; 0 for no wait.
+        """Return how many seconds `line` should wait for a slot with the line's system prompt; 0 for no wait.
 
-        Call this only for a line that `next` has returned, and only if its prefix group is full.
+        A slot is a backend's place for one request, and keeps the system prompt of its last request. Call
+        this only for a line that `next` has returned. The line's prefix group (lines with the same system
+        prompt) must be full: `DueLines` explains when a group is full.
         """
         return self._ready.slot_wait_seconds(line)
 

@@ -254,9 +254,12 @@ class BatchControl:
     async def _is_finalizing(self, row: BatchRow) -> bool:
         """Return True if a live batch is writing its result files, or waits for a worker that writes them.
 
-        For a batch that expired, failed or was cancelled, return False. For all other batches, the workflow
-        reports `finalizing` in both cases. The batch's row gets this status only when a worker begins to
-        write. If the row's status is `in_progress`, the workflow's state is therefore read, too.
+        The workflow's status is `finalizing` while it waits for this worker, and while the worker writes. The
+        status of the batch's row is `finalizing` only from the time when the worker begins to write. If the
+        row's status is `in_progress`, this method therefore reads the workflow's status, too.
+
+        If the batch expired, failed or was cancelled before the writing, its workflow never has the status
+        `finalizing`. The result is then False.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING

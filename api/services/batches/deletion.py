@@ -107,8 +107,9 @@ class BatchDeletion:
     async def _check_copied(self, row: BatchRow) -> None:
         """Check that no workflow is copying files of an ended batch to the batch's output location.
 
-        The check passes if the database shows no pending copy, or if the copying workflow has ended. If this
-        workflow was terminated, the database shows a pending copy forever.
+        If the database shows no pending copy, the check passes. If the database shows a pending copy, but the
+        workflow that copies the files has ended, the check passes, too. For example, a workflow that an
+        operator has terminated could not record the end of the copy in the database.
 
         Raises:
             ApiError: the workflow that copies the files has not ended (409).

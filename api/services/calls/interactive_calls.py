@@ -120,20 +120,21 @@ class InteractiveCalls:
     async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
         """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
-        If a backend is unreachable, refuses the call or rejects the API key, the next backend of the model
-        gets the call. If a backend rejects an API key that has changed since the call was sent, the same
-        backend may get the call again. A call that a backend may have processed is never sent again.
+        If a backend is unreachable, refuses the call or rejects the operator's API key, the next backend of
+        the model gets the call. If a backend rejects an API key that has changed since the call was sent, the
+        same backend may get the call again. A call that a backend may have processed is never sent again.
 
         If the circuit breaker of a backend is open, the backend gets only trials: calls that test whether the
-        backend works again. If the circuit breakers of all backends of the model are open, a fallback model
-        gets the call. After a refusal with 401 or 403, no fallback model gets the call.
+        backend works again. If all backends of the model have open circuit breakers and no trial is due, a
+        fallback model gets the call, except after a backend has refused the call with 401 or 403.
 
         If the `with` block ends early, the connection to the backend is closed.
 
         Raises:
             ApiError: as in `InteractiveAuthorizer.authorize`. A limit per minute is used up (429). A hook of
-                the operator refuses the call (403) or fails (500). The circuit breakers of all backends are
-                open (503). No backend can be reached (502, 503, 504).
+                the operator refuses the call (403) or fails (500). The circuit breakers of all backends of
+                the model are open, and no fallback model can get the call (503). No backend can be reached
+                (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)

@@ -19,8 +19,9 @@ class WatchedConnections:
         """Create an observer that watches no connection yet.
 
         Args:
-            stopping: stage of the process's shutdown. When the process enters this stage, the tasks that
-                `watched` has yielded for connections are cancelled. Clients then no longer wait.
+            stopping: stage of the process's shutdown. When the process enters this stage, all tasks that
+                `watched` has yielded are cancelled. Each of these tasks would otherwise run until its client
+                disconnects. When the task is cancelled, the code that answers the client sends an error.
         """
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()

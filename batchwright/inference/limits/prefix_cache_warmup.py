@@ -137,12 +137,14 @@ class PrefixGroups:
 
     @property
     def must_keep_slots(self) -> bool:
-        """True if a line with a new system prompt should wait, so that it replaces no prompt needed soon.
+        """True if a line with a new system prompt should wait.
 
-        Both conditions must be met:
+        The new prompt could replace a prompt that the next lines need. Both conditions must be met:
 
-        - The backends have few slots (places that keep one prompt each).
-        - A line of a warm group is in flight. More lines of this group probably follow.
+        - The backends have few slots. A slot is a place for one request, and keeps only the prompt of its
+          last request.
+        - A line of a warm group is in flight: a backend has the group's prompt in its cache. More lines of
+          this group probably follow.
         """
         return bool(self.slots) and any(group in self._warm for group in self._in_flight)
 

@@ -72,21 +72,24 @@ class FairShare:
     flight. The durations of the requests do not matter.
 
     This rule alone is not enough: whole numbers of requests rarely match the weights exactly, and there may
-    be more tenants than permits. Therefore each tenant also has a clock. For each request in flight, the
-    tenant's clock advances by 1 / weight seconds per second. The tenant's lead is this clock minus the clock
-    of the tenant that got the last permit. A lead changes the number of requests that count as in flight:
+    be more tenants than permits. Therefore each tenant also has a clock. The clock adds up the durations
+    of the tenant's requests, divided by the tenant's weight. Example: two requests of 3 s each advance the
+    clock by 6 s if the weight is 1, and by 3 s if the weight is 2.
+
+    The lead of a tenant is the tenant's clock minus the clock of the tenant that got the last permit. The
+    lead changes the number of the tenant's requests that count as in flight:
 
     - A positive lead adds requests. With the weight 1, a lead of 5 s adds one request. A longer lead adds
       more than one request, but always less than two.
     - A negative lead subtracts requests in the same way.
 
-    When a tenant begins to wait, its clock is compared with the lowest clock of the other waiting tenants and
-    of the tenant that got the last permit:
+    When a tenant begins to wait, the tenant's clock is compared with the lowest clock of the other waiting
+    tenants and of the tenant that got the last permit:
 
-    - If the tenant's clock is lower, it is set to this lowest clock. So a tenant gets no advantage from a
-      time in which it sent little.
-    - If the tenant had no request in flight for some seconds, its clock is also set to this lowest clock. So
-      a tenant has no disadvantage from earlier requests.
+    - If the tenant's clock is lower, the clock is raised to the lowest clock. So a tenant gets no advantage
+      from a time in which it sent little.
+    - If the tenant's clock is higher, and the tenant had no request in flight for more than 5 s, the clock is
+      lowered to the lowest clock. So a tenant has no disadvantage from earlier requests.
     """
 
     def __init__(self) -> None:

@@ -118,13 +118,13 @@ def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, c
     """Return the metadata of a batch that runs one part of a large input file.
 
     This is `metadata` with two additional values: the id of the group (the batches of all parts), and the
-    number of the part.
+    number of the part together with the number of all parts, such as "2/3".
 
     Args:
         metadata: the metadata that the user has chosen for all batches of the group.
         group: id of the group.
         number: number of the part, from 1.
-        count: number of parts.
+        count: number of all parts of the file.
     """
     return {**(metadata or {}), GROUP_KEY: group, PART_KEY: f"{number}/{count}"}
 

@@ -51,8 +51,7 @@ _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 class AdaptiveLimit:
     """The limit on the requests in flight to one backend, which adapts to its responses.
 
-    `current` is the limit at present, in requests. Call `on_complete` at the end of each request. All times
-    are in seconds of the caller's clock.
+    `current` is the limit at present, in requests. All times are in seconds of the caller's clock.
     """
 
     def __init__(self, bounds: LimitBounds, now: float) -> None:
@@ -153,7 +152,8 @@ class AdaptiveLimit:
     def _on_fallen_load(self, now: float) -> LimitChange | None:
         """Pause the measurement of responses, because the number of requests in flight has fallen.
 
-        If a decrease of the limit is on trial, undo the decrease and return PROBE_REVERTED. Else return None.
+        If a decrease of the limit is being tested, the test cannot be completed without the former load. Undo
+        this decrease and return PROBE_REVERTED. In all other cases, return None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:

@@ -104,11 +104,13 @@ class Regrowth:
     has_grown: bool = False
 
     def record_rejection(self, used: float, now: float) -> None:
-        """Record a rejection, and set `goal`. The limit will grow up to this number.
+        """Record a rejection, and set `goal`: later responses raise the limit up to `goal`.
 
-        - If the limit has grown since the previous rejection, it was too high. Lower `goal` to 90 % of
-          `used`, unless `goal` is already lower.
-        - If the limit has not grown, raise `goal` to `used`, unless `goal` is already higher.
+        - If the limit has not grown since the previous rejection, raise `goal` to `used`, unless `goal` is
+          already higher. The reason of the rejection may be a short overload or outage. After that, the
+          backend may accept as many requests as before.
+        - If the limit has grown since the previous rejection, the limit has become too high. Lower `goal` to
+          90 % of `used`, unless `goal` is already lower.
 
         Args:
             used: number of requests in flight when the request was rejected.

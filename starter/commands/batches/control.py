@@ -225,10 +225,12 @@ def retry(
 
 
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
-    """Call `change` for a single batch, or for each batch of a group that has not ended.
+    """Call `change` for a single batch, or for the batches of a group.
 
-    Return the changed batch, or all batches of the group. If all batches of the group have already ended, the
-    command ends with an error.
+    - If `id` is the id of a batch, return the changed batch.
+    - If `id` is the id of a group, change only the batches that have not ended. Return all batches of the
+      group, including the unchanged batches. If all of them have already ended, the command ends with an
+      error.
 
     Args:
         id: id of a batch or of a group.
