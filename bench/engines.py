@@ -1,13 +1,15 @@
-"""Runs batches against a real inference engine with a tiny random model, on an embedded stack.
+"""Runs batches against a real inference engine with a small random model, on an embedded stack.
 
 `python -m bench.engines ENGINE` sends direct calls to the engine, first without a batch and then while a
 batch runs. A direct call is a request that is not part of the batch. With `--interactive`, the API receives
-the calls and forwards them to the engine. The machine should have no other load.
+the calls and forwards them to the engine. With `--clients`, the calls are also measured beside plain clients
+in place of the batch. The machine should have no other load.
 
 The program measures several values of the backend's setting `in_flight`. For each value, the program prints
-how long the calls take. It also prints which fraction of the slots without direct calls the batch uses.
+how long the calls take. It also prints which fraction of the slots without direct calls the batch or the
+clients use.
 
-ENGINE is `transformers` or `llamacpp`. In `transformers serve`, a step of eight requests takes nearly as long
+ENGINE is `transformers` or `llamacpp`. In `transformers serve`, a step of 16 requests takes nearly as long
 as a step of one request, as on a GPU. In llama.cpp's server on a CPU, each request slows the other requests.
 `make .venv/.tools/ENGINE/.installed` installs an engine.
 """
@@ -67,7 +69,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "transformers": _Kind(continuous, 8, (4, 5, 6, 8), 1.5, 40, {}),
+    "transformers": _Kind(continuous, 16, (11, 12, 16), 1.75, 40, {}),
     "llamacpp": _Kind(llamacpp, 8, (4, 6, 7, 8), 3.0, 300, {"ignore_eos": True}),
 }
 
@@ -104,6 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--interactive", action="store_true", help="send the calls through the API, which passes them on"
     )
+    parser.add_argument("--clients", type=int, default=0, help="measure beside so many plain clients, too")
     parser.add_argument("--in-flight", type=int, nargs="+", help="measure these values of in_flight")
     options = parser.parse_args()
     start_guard()  # before the servers start
@@ -111,15 +114,17 @@ def main() -> None:
     if options.in_flight:
         kind = kind._replace(in_flight=options.in_flight)
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
-        _direct(kind, Path(name), options.rounds, options.seconds, interactive=options.interactive)
+        _direct(kind, Path(name), options)
 
 
-def _direct(kind: _Kind, folder: Path, rounds: int, seconds: float, *, interactive: bool) -> None:
+def _direct(kind: _Kind, folder: Path, options: argparse.Namespace) -> None:
     """Print how long direct calls take, and which fraction of the slots without direct calls a batch uses.
 
-    If `interactive` is True, the calls are sent through the API. The workers then use fewer slots, so that
-    the calls find free slots.
+    If `options.interactive` is True, the calls are sent through the API. The workers then use fewer slots, so
+    that the calls find free slots. If `options.clients` is not 0, the calls are also measured beside this
+    number of plain clients. Each client sends its next request when it has received a response.
     """
+    interactive, seconds = options.interactive, options.seconds
     print(
         f"{'interactive' if interactive else 'direct'} calls, {kind.arrivals:g} a second, {kind.slots} slots"
     )
@@ -131,7 +136,7 @@ def _direct(kind: _Kind, folder: Path, rounds: int, seconds: float, *, interacti
         )
         with Client(stack.api) as client:
             files = [_upload(client, folder, engine) for engine in engines]
-            for number in range(1, rounds + 1):
+            for number in range(1, options.rounds + 1):
                 for engine, file_id in zip(engines, files, strict=True):
                     url = stack.api if interactive else engine.peer.url
                     wait_until_quiet(stack)
@@ -141,14 +146,24 @@ def _direct(kind: _Kind, folder: Path, rounds: int, seconds: float, *, interacti
                     time.sleep(_RAMP_SECONDS)
                     beside = asyncio.run(_direct_calls(engine, url, seconds))
                     client.cancel(batch.id)
-                    used = (beside.busy - beside.at_once) / (kind.slots - beside.at_once)
-                    print(
-                        f"round {number} | in_flight {engine.in_flight} | p95 alone {alone.p95:.3f} s, "
-                        f"beside {beside.p95:.3f} s | ratio {beside.p95 / alone.p95:.2f} "
-                        f"| of p50 {beside.p50 / alone.p50:.2f} | calls at once {alone.at_once:.1f}, "
-                        f"{beside.at_once:.1f} | rest used {used:.2f}",
-                        flush=True,
-                    )
+                    begin = f"round {number} | in_flight {engine.in_flight}"
+                    print(f"{begin} | a batch | {_compared(engine, alone, beside)}", flush=True)
+                    if options.clients:
+                        _wait_until_idle(engine)
+                        beside = asyncio.run(_direct_calls(engine, url, seconds, clients=options.clients))
+                        print(
+                            f"{begin} | {options.clients} clients | {_compared(engine, alone, beside)}",
+                            flush=True,
+                        )
+
+
+def _compared(engine: _Engine, alone: _Direct, beside: _Direct) -> str:
+    used = (beside.busy - beside.at_once) / (engine.kind.slots - beside.at_once)
+    return (
+        f"p95 alone {alone.p95:.3f} s, beside {beside.p95:.3f} s | ratio {beside.p95 / alone.p95:.2f} "
+        f"| of p50 {beside.p50 / alone.p50:.2f} | calls at once {alone.at_once:.1f}, {beside.at_once:.1f} "
+        f"| rest used {used:.2f}"
+    )
 
 
 def _start(running: ExitStack, kind: _Kind, folder: Path, in_flight: int) -> _Engine:
@@ -215,12 +230,15 @@ def _processing(metrics: httpx.Response) -> int:
     return int(found[1])
 
 
-async def _direct_calls(engine: _Engine, url: str, seconds: float) -> _Direct:
+async def _direct_calls(engine: _Engine, url: str, seconds: float, *, clients: int = 0) -> _Direct:
     """Send calls to `url` for `seconds`, at random times with a fixed mean rate. Return the measured values.
 
     Each run for the same kind of engine sends the same calls at the same times.
+
+    Args:
+        clients: number of plain clients that send requests directly to the engine, from a few seconds before
+            the first call until the last response.
     """
-    began = time.perf_counter()
     busy: list[int] = []
 
     async def call(due: float, body: dict[str, object]) -> float:
@@ -234,14 +252,24 @@ async def _direct_calls(engine: _Engine, url: str, seconds: float) -> _Direct:
             await asyncio.sleep(_SAMPLE_SECONDS)
             busy.append(_processing(await http.get("/metrics")))
 
+    async def client(bodies: Iterator[dict[str, object]]) -> None:
+        while True:
+            (await http.post(batches.ENDPOINT, json=next(bodies))).raise_for_status()
+
     async with httpx.AsyncClient(base_url=engine.peer.url, trust_env=False, timeout=60.0) as http:
-        sampling = asyncio.create_task(sample())
+        bodies = _bodies(engine, random.Random(_SEED + 1))
+        background = [asyncio.create_task(client(bodies)) for _ in range(clients)]
+        if clients:
+            await asyncio.sleep(_RAMP_SECONDS)
+        began = time.perf_counter()
+        background.append(asyncio.create_task(sample()))
         calls = zip(
             _arrivals(engine.kind.arrivals, seconds), _bodies(engine, random.Random(_SEED)), strict=False
         )
         took = sorted(await asyncio.gather(*(call(*each) for each in calls)))
         lasted = time.perf_counter() - began
-        sampling.cancel()
+        for task in background:
+            task.cancel()
     return _Direct(took[len(took) // 2], took[int(len(took) * 0.95)], sum(took) / lasted, mean(busy))
 
 

@@ -121,7 +121,7 @@ def llamacpp(
 
 @contextmanager
 def continuous(folder: Path, name: str, *, slots: int) -> Generator[Peer]:
-    """Context manager that runs `transformers serve` with continuous batching and a tiny random model.
+    """Context manager that runs `transformers serve` with continuous batching and a random model.
 
     Args:
         name: name of the model.
