@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from batchwright.database.database import Database
-from batchwright.database.errors import DatabaseError
+from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.postgres import open_database
 from batchwright.settings import Settings, SettingsError
 from batchwright.starter.options import settings_or_stop
@@ -19,6 +19,7 @@ from batchwright.starter.recorded_command import REFUSALS, CommandRefused
 
 _Result = TypeVar("_Result")
 _DEV_ENV = Path(".batchwright") / "dev.env"
+_DIRECT = "This command uses the database directly, at the address in BATCHWRIGHT_DATABASE_URL."
 
 
 def run_or_stop(
@@ -30,7 +31,8 @@ def run_or_stop(
 
     - A setting is wrong. The exit code is USAGE.
     - A change is rejected. The exit code is FAILED.
-    - `work` raises DatabaseError or an exception in `failures`. The exit code is `code`.
+    - `work` raises DatabaseError or an exception in `failures`. The exit code is `code`. If the database is
+      unavailable, the error also says that the command uses the database directly.
 
     Args:
         failures: exceptions that are raised if another dependency, such as Temporal, is unavailable.
@@ -46,18 +48,25 @@ def run_or_stop(
     except (CommandRefused, *REFUSALS) as error:
         stop(str(error), ExitCode.FAILED)
     except (DatabaseError, *failures) as error:
-        hint = dev_stack_hint()
-        stop(f"{str(error).rstrip('.')}{f'; {hint}' if hint else '.'}", code)
+        sentences = [f"{str(error).rstrip('.')}."]
+        if isinstance(error, DatabaseUnavailable):
+            sentences += [_DIRECT, dev_stack_hint()]
+        elif _DEV_ENV.exists():
+            sentences.append(dev_stack_hint())
+        stop(" ".join(filter(None, sentences)), code)
 
 
 def dev_stack_hint() -> str:
     """Return a hint for an error message. The hint tells the user to load the file `dev.env`.
 
-    `batchwright dev` writes the addresses of its stack to this file. If the file does not exist, or if
-    `BATCHWRIGHT_DATABASE_URL` is set, return an empty text.
+    `batchwright dev` writes the addresses of its stack to this file. If `BATCHWRIGHT_DATABASE_URL` is set, no
+    such stack is meant or the file is already loaded, so return an empty text.
     """
-    is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
-    return f"`. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
+    if "BATCHWRIGHT_DATABASE_URL" in os.environ:
+        return ""
+    if _DEV_ENV.exists():
+        return f"`. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here."
+    return f"If you use `batchwright dev`, run `. {_DEV_ENV}` in its directory: it sets the addresses."
 
 
 def query_or_stop(query: Callable[[Database], Awaitable[_Result]]) -> _Result:

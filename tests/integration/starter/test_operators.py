@@ -249,11 +249,14 @@ async def test_the_fleet_is_shown_from_the_database_and_temporal(tmp_path: Path,
 
 
 @pytest.mark.parametrize("command", ["models", "workers", "queues"])
-async def test_an_unreachable_database_is_reported_in_one_sentence(command: str) -> None:
+async def test_an_unreachable_database_is_reported_with_the_setting_that_names_it(command: str) -> None:
     ended = await batchwright(command, database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     assert (ended.code, ended.stdout) == (3, [])
     assert ended.stderr.startswith("PostgreSQL does not answer at ")
-    assert ended.stderr.rstrip().endswith("(BATCHWRIGHT_DATABASE_URL): the connection was refused.")
+    assert ended.stderr.rstrip().endswith(
+        "the connection was refused. "
+        "This command uses the database directly, at the address in BATCHWRIGHT_DATABASE_URL."
+    )
     assert len(ended.stderr.splitlines()) == 1
 
 

@@ -18,6 +18,11 @@ from batchwright.starter.diagnostics.connections import run_or_stop
 from batchwright.starter.diagnostics.findings import DiagnosticReport, problem
 from tests.unit.starter.cli import LINE, UNKNOWN, Cli, served
 
+UNANSWERED = (
+    "PostgreSQL does not answer. "
+    "This command uses the database directly, at the address in BATCHWRIGHT_DATABASE_URL."
+)
+
 
 @pytest.fixture(scope="module")
 def cli() -> Generator[Cli]:
@@ -72,15 +77,37 @@ def test_a_stack_running_in_this_folder_is_suggested(
     (tmp_path / ".batchwright" / "dev.env").touch()
     monkeypatch.delenv("BATCHWRIGHT_DATABASE_URL", raising=False)
 
-    async def ask() -> None:
-        raise DatabaseUnavailable("PostgreSQL does not answer")
-
     with pytest.raises(typer.Exit):
-        run_or_stop(ask())
+        run_or_stop(_unanswered())
     assert capsys.readouterr().err == (
-        "PostgreSQL does not answer; `. .batchwright/dev.env` sets the addresses of the "
-        "`batchwright dev` stack here.\n"
+        f"{UNANSWERED} `. .batchwright/dev.env` sets the addresses of the `batchwright dev` stack here.\n"
     )
+
+
+def test_a_stack_running_in_another_folder_is_suggested_if_no_database_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BATCHWRIGHT_DATABASE_URL", raising=False)
+    with pytest.raises(typer.Exit):
+        run_or_stop(_unanswered())
+    assert capsys.readouterr().err == (
+        f"{UNANSWERED} If you use `batchwright dev`, run `. .batchwright/dev.env` in its directory: "
+        "it sets the addresses.\n"
+    )
+
+
+def test_a_configured_database_that_does_not_answer_leads_to_no_suggestion_of_a_stack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    with pytest.raises(typer.Exit):
+        run_or_stop(_unanswered())
+    assert capsys.readouterr().err == f"{UNANSWERED}\n"
+
+
+async def _unanswered() -> None:
+    raise DatabaseUnavailable("PostgreSQL does not answer.")
 
 
 def test_the_doctor_suggests_a_stack_running_in_this_folder(
