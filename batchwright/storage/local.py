@@ -43,6 +43,11 @@ class LocalStorage(Storage):
             self._root = root.resolve()
         self._scratch = self._root / _SCRATCH
 
+    @staticmethod
+    def is_initialized(root: Path) -> bool:
+        """Return whether a LocalStorage has used the directory `root` before. Create nothing."""
+        return os.path.isdir(root / _SCRATCH)
+
     @asynccontextmanager
     async def writer(self, key: str) -> AsyncGenerator[FileWriter, None]:
         file = UnpublishedFile(self._root, self._scratch, self._path(key))

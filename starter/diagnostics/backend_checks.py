@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import GatewayConfig
@@ -47,11 +48,23 @@ class _BackendUnderTest:
         return isinstance(self.config, GatewayConfig) and self.config.any_model
 
 
-async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
-    """Check all backends by requesting their lists of models.
+class BackendCheck(NamedTuple):
+    """Result of the check of all backends.
 
-    Return the results of the checks, and the names of all known models. A model is known if it is registered
-    or if a gateway lists it. A gateway is a backend for all models in its list.
+    Attributes:
+        models: names of all known models, sorted. A model is known if it is registered or if a gateway lists
+            it. A gateway is a backend for all models in its list.
+        all_models_known: False if the registered models could not be read, so there may be more than in
+            `models`.
+    """
+
+    findings: list[Finding]
+    models: list[str]
+    all_models_known: bool
+
+
+async def check_backends(chosen: Settings, at: Clock) -> BackendCheck:
+    """Check all backends by requesting their lists of models.
 
     Args:
         at: function that returns the current time. The clocks of the backends are compared with this time.
@@ -59,29 +72,32 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
     try:
         catalog = Catalog(chosen)
     except SettingsError as error:
-        return [problem(_PART, str(error))], []
+        return BackendCheck([problem(_PART, str(error))], [], all_models_known=False)
     registered, changes = await _registered(chosen, catalog)
+    all_known = not changes
     for said in [said for entry in registered for said in entry.problems]:
         message = f"{said[0].upper()}{said[1:]}."
         changes.append(warning(_PART, message, "Register the model again without it."))
     checked = _backends_to_check(catalog, registered)
     if not checked:
-        where = "Set BATCHWRIGHT_BACKENDS or BATCHWRIGHT_REGISTRY."
-        return [*changes, warning(_PART, "No backend is configured.", where)], []
+        message = "Neither BATCHWRIGHT_BACKENDS nor BATCHWRIGHT_REGISTRY names a backend."
+        unset = warning(_PART, message, "Set one of them, or register a model.")
+        return BackendCheck([*changes, unset], [], all_known)
     clients = ClientPool(chosen, on_problem=lambda backend, error: None)  # the problem is reported below
     try:
         found, models = await _check_all(chosen, clients, checked, at)
     finally:
         await clients.aclose()
-    return [*changes, *found], sorted(models.union(entry.model for entry in registered))
+    names = sorted(models.union(entry.model for entry in registered))
+    return BackendCheck([*changes, *found], names, all_known)
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
     """Return the registered models and a list of warnings:
 
     - If the database is available, return all registered models and no warning.
-    - If the database is unavailable, return the models in the registry file, and a warning that changes made
-      at run time are unknown. If there is no registry file, return two empty lists.
+    - If the database is unavailable, return the models in the registry file, and a warning that models
+      registered at run time were not checked.
     """
     try:
         database = await open_database(chosen, patience_seconds=0)
@@ -90,9 +106,9 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
         finally:
             await database.close()
     except DatabaseError:
-        if not catalog.configured:
-            return [], []
-        message = "Run-time changes are unknown without the database; only the registry file was checked."
+        message = (
+            "Models changed at run time are unknown without the database: their backends were not checked."
+        )
         return catalog.registered([], []), [warning(_PART, message, "Repair the database, then try again.")]
 
 

@@ -1,8 +1,10 @@
 """Checks of settings, PostgreSQL, object storage, and the issuer of tokens."""
 
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from batchwright import temporal
@@ -16,6 +18,7 @@ from batchwright.starter.diagnostics.clock_check import compare_clocks
 from batchwright.starter.diagnostics.findings import Finding, ok, problem, warning
 from batchwright.storage.base import StorageError
 from batchwright.storage.factory import open_storage
+from batchwright.storage.local import LocalStorage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.connection import credentials
@@ -81,18 +84,47 @@ async def check_database(chosen: Settings, at: Clock) -> list[Finding]:
 
 
 async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
+    """Check that objects can be written, and that the disk of a storage directory has some space.
+
+    The directory is not created. If it does not exist, check only whether it can be created.
+    """
     where = chosen.storage or str(chosen.storage_dir)
+    place = parse_location(chosen.storage) if chosen.storage else LocalDirectory(chosen.storage_dir)
+    if isinstance(place, LocalDirectory) and not LocalStorage.is_initialized(place.path):
+        return _check_unused_directory(place.path)
     try:
         async with open_storage(chosen, Metrics(), StorageComponent.API) as opened:
             await opened.check()
     except StorageError as error:
         return [problem("storage", str(error))]
     found = [ok("storage", f"Objects can be written, read and deleted in {where}.")]
-    place = parse_location(chosen.storage) if chosen.storage else LocalDirectory(chosen.storage_dir)
-    if isinstance(place, LocalDirectory) and (free := shutil.disk_usage(place.path).free) < _LOW_DISK_BYTES:
-        message = f"The disk of {where} has only {free / 1e6:,.1f} MB free, so larger objects may not fit."
-        found.append(warning("storage", message, "Free some space or move the storage."))
-    return found
+    return [*found, *_check_disk(place.path)] if isinstance(place, LocalDirectory) else found
+
+
+def _check_unused_directory(path: Path) -> list[Finding]:
+    """Report a storage directory that does not exist, or that no process has used yet."""
+    whole = path.absolute()
+    existing = next(parent for parent in (whole, *whole.parents) if os.path.lexists(parent))
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        message = f"The storage directory {whole} cannot be created: {existing} is not a writable directory."
+        return [problem("storage", message, "Correct its permissions or the setting of the storage.")]
+    if existing == whole:
+        message = f"No process has used the storage directory {whole} yet, so it was not checked."
+        remedy = "If the API or a worker runs already, check that its disk is mounted."
+    else:
+        message = f"The storage directory {whole} does not exist yet, so it was not checked."
+        remedy = (
+            "The API or a worker creates it at its start. If one runs already, it uses another directory."
+        )
+    return [warning("storage", message, remedy), *_check_disk(existing)]
+
+
+def _check_disk(path: Path) -> list[Finding]:
+    free = shutil.disk_usage(path).free
+    if free >= _LOW_DISK_BYTES:
+        return []
+    message = f"The disk of {path} has only {free / 1e6:,.1f} MB free, so larger objects may not fit."
+    return [warning("storage", message, "Free some space or move the storage.")]
 
 
 async def check_issuer(chosen: Settings, _: Clock) -> list[Finding]:

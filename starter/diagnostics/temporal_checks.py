@@ -15,6 +15,7 @@ from batchwright.contracts.temporal_names import (
 )
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, SettingsError
+from batchwright.starter.diagnostics.backend_checks import BackendCheck
 from batchwright.starter.diagnostics.checks import Clock
 from batchwright.starter.diagnostics.clock_check import compare_clocks
 from batchwright.starter.diagnostics.findings import Finding, ok, problem, warning
@@ -23,20 +24,15 @@ from batchwright.temporal.errors import from_rpc_error
 from batchwright.temporal.namespace.namespace_checks import Namespace
 from batchwright.temporal.task_queues import QueueReport, describe_queue, server_time
 
+_ALWAYS_POLLED = (CONTROL_QUEUE, IO_QUEUE, OUTPUT_QUEUE, WEBHOOK_QUEUE, DISPATCH_QUEUE)
+
 
 def task_queues(models: Sequence[str]) -> list[str]:
     """Return the names of all Temporal task queues that must be polled to serve these models."""
-    return [
-        CONTROL_QUEUE,
-        IO_QUEUE,
-        OUTPUT_QUEUE,
-        WEBHOOK_QUEUE,
-        DISPATCH_QUEUE,
-        *(inference_queue(safe_name(name)) for name in models),
-    ]
+    return [*_ALWAYS_POLLED, *(inference_queue(safe_name(name)) for name in models)]
 
 
-async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> list[Finding]:
+async def check_temporal(chosen: Settings, at: Clock, backends: BackendCheck) -> list[Finding]:
     try:
         client = await connect(chosen)
     except SettingsError:
@@ -56,7 +52,7 @@ async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> 
         theirs = await server_time(client)
         if theirs:
             found.append(compare_clocks("Temporal", theirs, asked=asked, answered=at()))
-        return [*found, *await _check_pollers(client, models)]
+        return [*found, *await check_pollers(client, backends)]
     except RPCError as error:
         return [*found, problem("temporal", str(from_rpc_error(chosen, error)))]
 
@@ -73,16 +69,23 @@ async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueRepo
     return [await describe_queue(client, queue) for queue in task_queues(models)]
 
 
-async def _check_pollers(client: Client, models: Sequence[str]) -> list[Finding]:
-    always = (CONTROL_QUEUE, IO_QUEUE, OUTPUT_QUEUE, WEBHOOK_QUEUE, DISPATCH_QUEUE)
-    idle = [
-        queue.name
-        for queue in await queue_reports(client, models)
-        if not queue.pollers and (queue.backlog or queue.name in always)
+async def check_pollers(client: Client, backends: BackendCheck) -> list[Finding]:
+    """Check that workers poll all task queues that are needed to serve the known models.
+
+    Raises:
+        RPCError: Temporal is unavailable.
+    """
+    found = [
+        warning("workers", f"No worker polls {queue.name}, so its tasks wait.", "Start `batchwright worker`.")
+        for queue in await queue_reports(client, backends.models)
+        if not queue.pollers and (queue.backlog or queue.name in _ALWAYS_POLLED)
     ]
-    if not idle:
-        return [ok("workers", "Every task queue that is needed is polled.")]
-    return [
-        warning("workers", f"No worker polls {queue}, so its tasks wait.", "Start `batchwright worker`.")
-        for queue in idle
-    ]
+    if not backends.all_models_known:
+        message = "The task queues of some models were not checked: the registered models could not be read."
+        found.append(warning("workers", message, "Repair the database or the registry, then try again."))
+    if found:
+        return found
+    if not backends.models:
+        queues = ", ".join(_ALWAYS_POLLED)
+        return [ok("workers", f"Workers poll {queues}. No model is known, so no other queue is needed.")]
+    return [ok("workers", "Every task queue that is needed is polled.")]

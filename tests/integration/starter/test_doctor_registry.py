@@ -17,8 +17,8 @@ pytestmark = pytest.mark.integration
 
 async def warned(database_url: str) -> list[Finding]:
     settings = load(database_url=database_url, backends=[], dispatch_header="X-Origin")
-    found, _ = await check_backends(settings, lambda: datetime.now(UTC))
-    return [finding for finding in found if finding.level is Level.WARNING]
+    checked = await check_backends(settings, lambda: datetime.now(UTC))
+    return [finding for finding in checked.findings if finding.level is Level.WARNING]
 
 
 async def register(database: Database, **headers: str) -> str:

@@ -19,6 +19,7 @@ from batchwright.starter.commands.operations.config import configuration
 from batchwright.starter.diagnostics.examine import examine
 from batchwright.starter.diagnostics.findings import DiagnosticReport, Finding, Level
 from batchwright.starter.embedded_stack.ports import free_port
+from batchwright.storage.local import LocalStorage
 from tests.integration.starter.commands import batchwright
 from tests.integration.temporal.clusters import cluster
 
@@ -54,6 +55,7 @@ async def installation(
 
     If `is_set_up` is False, the Temporal namespace is not set up.
     """
+    LocalStorage(tmp_path / "objects")
     async with cluster(is_set_up=is_set_up) as address, backend("llama", "org/qwen:7b") as url:
         yield load(
             temporal_address=address,
@@ -140,9 +142,21 @@ async def test_each_missing_service_is_a_problem(tmp_path: Path) -> None:
     report = await examine(nowhere(tmp_path))
     assert levels(report) == [
         ("settings", Level.OK),
-        *((part, Level.PROBLEM) for part in ("database", "storage", "backends", "temporal")),
+        *((part, Level.PROBLEM) for part in ("database", "storage")),
+        ("backends", Level.WARNING),
+        *((part, Level.PROBLEM) for part in ("backends", "temporal")),
     ]
     assert not report.is_sound
+
+
+async def test_workers_are_not_vouched_for_without_the_database(tmp_path: Path, database_url: str) -> None:
+    async with installation(tmp_path, database_url) as settings:
+        lost = {"database_url": nowhere(tmp_path).database_url}
+        report = await examine(settings.model_copy(update=lost))
+    assert of(report, "database")[0].level is Level.PROBLEM
+    assert of(report, "workers")[-1].message == (
+        "The task queues of some models were not checked: the registered models could not be read."
+    )
 
 
 async def test_a_namespace_without_search_attributes_is_reported_with_the_remedy(
@@ -200,9 +214,11 @@ async def test_the_doctor_prints_each_problem_within_80_columns_and_exits_with_1
     assert max(map(len, shown.stdout)) <= 80
     assert [line.split()[:2] for line in shown.stdout if not line.startswith(" ")] == [
         ["ok", "settings"],
-        *(["problem", part] for part in ("database", "storage", "backends", "temporal")),
+        *(["problem", part] for part in ("database", "storage")),
+        ["warning", "backends"],
+        *(["problem", part] for part in ("backends", "temporal")),
     ]
-    assert len(DiagnosticReport.model_validate_json(as_json.stdout[0]).findings) == 5
+    assert len(DiagnosticReport.model_validate_json(as_json.stdout[0]).findings) == 6
 
 
 async def test_a_wrong_setting_is_a_problem_too() -> None:

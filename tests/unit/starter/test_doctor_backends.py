@@ -61,7 +61,7 @@ async def servers(*answers: Serve | bytes) -> AsyncGenerator[list[str]]:
 
 async def findings_of(settings: Settings) -> tuple[Findings, list[str]]:
     """Return the findings about backends (except those that mention the database), and the served models."""
-    found, models = await check_backends(settings, lambda: datetime.now(UTC))
+    found, models, _ = await check_backends(settings, lambda: datetime.now(UTC))
     about = [finding for finding in found if finding.part == "backends"]
     return [finding for finding in about if "without the database" not in finding.message], models
 
@@ -142,9 +142,20 @@ async def test_unusable_certificates_are_named_and_no_request_is_sent(tmp_path: 
 async def test_without_the_database_run_time_changes_are_reported_as_unknown(tmp_path: Path) -> None:
     async with servers(listing("a")) as [url]:
         settings = registry(tmp_path, {"a": {"backends": [{"url": url}]}})
-        found, _ = await check_backends(settings, lambda: datetime.now(UTC))
+        found, _, all_models_known = await check_backends(settings, lambda: datetime.now(UTC))
     assert found[0].level is Level.WARNING
     assert "unknown without the database" in found[0].message
+    assert not all_models_known
+
+
+async def test_without_database_and_settings_the_backends_are_not_reported_as_missing(
+    tmp_path: Path,
+) -> None:
+    found, models, all_models_known = await check_backends(installation(tmp_path), lambda: datetime.now(UTC))
+    assert (models, all_models_known) == ([], False)
+    assert [finding.level for finding in found] == [Level.WARNING] * 2
+    assert "their backends were not checked" in found[0].message
+    assert found[1].message == "Neither BATCHWRIGHT_BACKENDS nor BATCHWRIGHT_REGISTRY names a backend."
 
 
 async def test_clocks_of_backends_are_one_line_except_wrong_ones(tmp_path: Path) -> None:
@@ -153,7 +164,7 @@ async def test_clocks_of_backends_are_one_line_except_wrong_ones(tmp_path: Path)
     dates = (right, right, late)
     async with servers(*(listing("a", date=date) for date in dates)) as urls:
         settings = registry(tmp_path, {"a": {"backends": [{"url": url} for url in urls]}})
-        found, _ = await check_backends(settings, lambda: now)
+        found = (await check_backends(settings, lambda: now)).findings
     off, together = (finding for finding in found if finding.part == "clock")
     assert off.message == f"Our clock is 600 s ahead of that of {urls[2]}."
     assert (together.level, together.message) == (Level.OK, "2 backends have clocks that agree with ours.")
