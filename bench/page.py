@@ -62,8 +62,15 @@ _INTRO = """\
 After reading this page you know what Batchwright costs, compared with what you would write or install
 instead. `make bench` measures it, and the command under a section measures only that section. Everything
 runs on one machine: the simulated backend, Temporal, PostgreSQL, API and workers share its cores. Figures are
-medians of the rounds; ratios compare with a run in the same minute. The raw data is
+medians of the rounds; ratios compare with a run in the same minute. Each section names its own date and
+commit, and each row its number of rounds: some sections were measured later than the others. The raw data is
 [performance.json](performance.json); [decision 0023](decisions/0023-benchmark.md) describes the method."""
+
+_TARGETS = """\
+A measure with several scenarios has one row, that of the worst scenario. The others are in the table of
+its section."""
+# Figures of the section about tracing: the cost of a request with a span, and how many spans were lost.
+_ALL_SPANS, _LOST_SPANS = "tracing.on", "tracing.lost"
 
 
 _QUICK = """\
@@ -109,24 +116,54 @@ def _where(report: BenchmarkReport) -> str:
     machine = report.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     return (
-        f"\n\nMeasured {report.at}, commit `{report.commit}`, {report.rounds} rounds, "
-        f"{report.seconds / 60:.0f} minutes. {machine.cores} cores ({machine.processor}), "
+        f"\n\nThe last run of all sections ended {report.at}. Every section was measured on this machine: "
+        f"{machine.cores} cores ({machine.processor}), "
         f"{number(machine.memory_gib)} GiB, {machine.system}. {versions}."
     )
 
 
 def _targets(report: BenchmarkReport) -> str:
-    judged = [figure for figure in report.figures if figure.target is not None]
-    met = sum(figure.is_met is True for figure in judged)
-    rows: list[str] = []
-    for section in report.sections:
-        rows += [
-            f"| {section.title}: {figure.what} | {figure.shown} | {figure.wanted} | {_verdict(figure)} |"
-            for figure in section.figures
-            if figure.target is not None
-        ]
-    head = f"## Targets\n\n{met} of {len(judged)} are met.\n\n| what | measured | target | |"
+    judged = [(section.title, figure) for section in report.sections for figure in _judged(section)]
+    met = sum(figure.is_met is True for _, figure in judged)
+    rows = [
+        f"| {title}: {figure.what} | {figure.shown} | {figure.wanted} | {_verdict(figure)} |"
+        for title, figure in judged
+    ]
+    head = f"## Targets\n\n{met} of {len(judged)} are met. {_TARGETS}\n\n| what | measured | target | |"
     return "\n".join((head, "|---|---:|---|---|", *rows))
+
+
+def _judged(section: SectionResult) -> list[Figure]:
+    """Return the figures of a section that have a target, in their order.
+
+    Figures of the same measure in several scenarios become one figure: the worst one, whose `what` then says
+    so. The measure is the part of `what` before or after `: ` that such figures have in common, together
+    with their target.
+    """
+    groups: dict[object, list[Figure]] = {}
+    for figure in section.figures:
+        if figure.target is not None:
+            groups.setdefault(_measure(figure, section), []).append(figure)
+    return [_worst(figures) for figures in groups.values()]
+
+
+def _measure(figure: Figure, section: SectionResult) -> object:
+    alike = [other for other in section.figures if other.target == figure.target]
+    first, _, last = figure.what.partition(": ")
+    for place, part in ((0, first), (2, last)):
+        if part and sum(other.what.partition(": ")[place] == part for other in alike) > 1:
+            return figure.target, place, part
+    return figure.key, figure.what
+
+
+def _worst(figures: list[Figure]) -> Figure:
+    target = figures[0].target
+    assert target is not None
+    choose = min if target.kind == "at least" else max
+    worst = choose(figures, key=lambda figure: figure.value)
+    if len(figures) == 1:
+        return worst
+    return msgspec.structs.replace(worst, what=f"{worst.what} (the worst of {len(figures)} scenarios)")
 
 
 def _verdict(figure: Figure) -> str:
@@ -142,11 +179,19 @@ def _section(section: SectionResult) -> str:
     if not section.figures:
         return head
     rows = [
-        f"| {figure.what} | {figure.shown} | {number(min(figure.rounds))} to {number(max(figure.rounds))} "
-        f"| {len(figure.rounds)} |"
+        f"| {figure.what}{_loss(figure, section)} | {figure.shown} "
+        f"| {number(min(figure.rounds))} to {number(max(figure.rounds))} | {len(figure.rounds)} |"
         for figure in section.figures
     ]
     return f"{head}\n\n| | median | all rounds | rounds |\n|---|---:|---|---:|\n" + "\n".join(rows)
+
+
+def _loss(figure: Figure, section: SectionResult) -> str:
+    """Return a remark for a figure that is too low because trace spans were lost; empty for all others."""
+    lost = sum(other.value for other in section.figures if other.key == _LOST_SPANS)
+    if figure.key != _ALL_SPANS or not lost:
+        return ""
+    return f" (too low: {lost:,.0f} spans of all rounds were lost, and a lost span is not sent)"
 
 
 def merged(stored: BenchmarkReport, newer: BenchmarkReport) -> BenchmarkReport:

@@ -92,6 +92,47 @@ def test_the_page_names_each_target_and_its_shortfall() -> None:
     assert text.endswith("## What this means\n\nNotes.\n")
 
 
+def test_scenarios_of_one_measure_are_one_target_of_the_page_that_the_worst_has_to_meet() -> None:
+    figures = [
+        Figure(f"{place}", what, [value], target=target)
+        for place, (what, value, target) in enumerate(
+            [
+                ("in use: short", 0.9, LEAST),
+                ("in use: long", 0.6, LEAST),
+                ("of greedy: short", 2.0, MOST),
+                ("of greedy: long", 4.0, MOST),
+                ("a few: ours, of the best", 0.7, LEAST),
+                ("many: ours, of the best", 0.8, LEAST),
+                ("in use: another target", 2.5, MOST),
+                ("in use: no target", 0.1, None),
+            ]
+        )
+    ]
+    targets, section = page.text(a_report(*figures), "").split("## First")
+    assert "3 of 4 are met." in targets
+    assert [line for line in targets.splitlines() if line.startswith("| First")] == [
+        "| First: in use: long (the worst of 2 scenarios) | 0.600 | at least 0.500, aim 0.800 | met |",
+        "| First: of greedy: long (the worst of 2 scenarios) | 4.00 | at most 3.00 | **short by 1.33x** |",
+        "| First: a few: ours, of the best (the worst of 2 scenarios) "
+        "| 0.700 | at least 0.500, aim 0.800 | met |",
+        "| First: in use: another target | 2.50 | at most 3.00 | met |",
+    ]
+    assert all(f"| {figure.what} | {figure.shown} |" in section for figure in figures)
+
+
+@pytest.mark.parametrize(("lost", "remark"), [(0.0, ""), (9.0, " (too low: 9 spans of all rounds were lost")])
+def test_the_page_says_beside_the_cost_of_spans_that_some_were_lost(lost: float, remark: str) -> None:
+    cost = Figure("tracing.on", "with spans", [50.0], "us")
+    text = page.text(a_report(cost, Figure("tracing.lost", "spans lost", [lost])), "")
+    assert f"| with spans{remark or ' |'}" in text
+
+
+def test_the_head_of_the_page_leaves_commit_and_rounds_to_the_sections() -> None:
+    head, _ = page.text(a_report(a_figure(1.0)), "").split("## Targets")
+    assert "Each section names its own date and\ncommit, and each row its number of rounds" in head
+    assert "`abc`" not in head
+
+
 def test_the_page_says_when_a_run_was_small_or_a_section_failed() -> None:
     text = page.text(a_report(quick=True, error="SystemExit: no simulator"), "")
     assert "its figures have no meaning" in text
