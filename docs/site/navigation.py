@@ -26,6 +26,8 @@ _FOR_APPLICATIONS = {
     "use-the-pages.md",
 }
 _OPERATE = ("operations.md", "runbooks.md")
+# Pages of the reference that are for developers: they are in the tab of the project.
+_FOR_DEVELOPERS = ("reference/requirements.md",)
 _EXPLANATION = ("architecture.md", "temporal.md", "scheduling.md", "performance.md", "reliability.md")
 Entry = dict[str, "str | list[Entry]"]
 
@@ -51,11 +53,12 @@ def navigation(pages: Mapping[str, bytes]) -> str:
                 {"For operators": entries(_OPERATE) + [x for x in guides if _path(x) not in applications]},
             ]
         },
-        {"Reference": below("reference/")},
+        {"Reference": [each for each in below("reference/") if _path(each) not in _FOR_DEVELOPERS]},
         {"Explanation": entries(_EXPLANATION) + below("explanation/")},
         {
             "Project": [
                 *below("repository/"),
+                *entries([name for name in _FOR_DEVELOPERS if name in pages]),
                 {
                     "Source files": [
                         {Path(name).stem: name} for name in sorted(pages) if name.startswith("source/")

@@ -83,6 +83,12 @@ def test_every_page_of_the_repository_is_in_the_navigation_once() -> None:
     assert sorted(shown) == sorted(name for name in collected if name.endswith(".md"))
 
 
+def test_the_requirements_are_in_the_tab_of_the_project() -> None:
+    tabs = tomllib.loads(f"nav = {navigation(collect_pages())}")["nav"]
+    tab_of = {path: name for tab in tabs for name in tab for path in _paths([tab]) if "requirements" in path}
+    assert tab_of == {"reference/requirements.md": "Project"}
+
+
 def test_every_route_and_schema_is_on_a_page() -> None:
     name = {"schema": {"$ref": "#/components/schemas/Name"}}
     operation = {
