@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from batchwright.settings import Settings
 from batchwright.starter.embedded_stack.directory import StackInfo
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.output import program_name, property_table
@@ -57,6 +58,17 @@ def print_next_commands(console: Console, info: StackInfo, *, with_keys: bool = 
     exports = f". {shlex.quote(f'{info.data}/dev.env')}"
     for line in (exports, *(command.format(program=program_name()) for command in commands)):
         console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def print_default_limit(console: Console, settings: Settings) -> None:
+    """Print how many requests of a model a worker sends at once, unless the user has set this limit."""
+    if settings.models or "model_in_flight" in settings.model_fields_set:
+        return
+    text = (
+        f"A worker sends at most {settings.in_flight_of('')} requests of a model at once. "
+        "Raise BATCHWRIGHT_MODEL_IN_FLIGHT to send more."
+    )
+    console.print(Text(text), soft_wrap=True)
 
 
 def print_error(errors: Console, error: StackError) -> None:

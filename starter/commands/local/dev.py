@@ -11,6 +11,7 @@ from batchwright.settings.unknown_variables import unknown_variables
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.terminal import (
     address_panel,
+    print_default_limit,
     print_error,
     print_next_commands,
     until_signal,
@@ -126,4 +127,6 @@ def _show(info: "StackInfo", options: "DevOptions", json: bool) -> None:
     else:
         console = stdout()
         console.print(address_panel(info, options.registry or ", ".join(options.backends)))
+        if options.backends and not options.registry:
+            print_default_limit(console, options.settings)
         print_next_commands(console, info, with_keys=options.settings.auth == "api_key")

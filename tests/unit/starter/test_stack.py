@@ -44,7 +44,11 @@ from batchwright.starter.embedded_stack.service_process import (
     exit_description,
     log_tail,
 )
-from batchwright.starter.embedded_stack.terminal import address_panel, print_next_commands
+from batchwright.starter.embedded_stack.terminal import (
+    address_panel,
+    print_default_limit,
+    print_next_commands,
+)
 from batchwright.starter.output import program_name
 
 PIDS = ProcessIds(dev=1, temporal=2, postgres=3, simulator=4, api=[5], worker=[6, 7])
@@ -323,6 +327,28 @@ def test_a_stack_with_keys_says_how_to_make_one() -> None:
     assert ". '/a [dir]/dev.env'" in shown
     assert "batchwright tenants create default" in shown
     assert "BATCHWRIGHT_API_KEY=$(batchwright keys create default)" in shown
+
+
+@pytest.mark.parametrize(
+    ("variables", "shown"),
+    [
+        ({}, "at most 10 requests of a model at once. Raise BATCHWRIGHT_MODEL_IN_FLIGHT to send more."),
+        ({"BATCHWRIGHT_CAPACITY_FRACTION": "0.5"}, "at most 5 requests of a model at once."),
+        ({"BATCHWRIGHT_MODEL_IN_FLIGHT": "10"}, ""),
+        ({"BATCHWRIGHT_MODELS": '{"a": {"in_flight": 64}}'}, ""),
+    ],
+)
+def test_the_limit_of_requests_at_once_is_shown_unless_the_user_has_set_it(
+    variables: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    console = Console(width=20)
+    with console.capture() as capture:
+        print_default_limit(console, load())
+    printed = capture.get()
+    assert shown in printed
+    assert bool(printed) is bool(shown)
 
 
 def test_the_commands_under_the_panel_are_never_broken_over_lines() -> None:
