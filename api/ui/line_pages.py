@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient, Query
-from batchwright.api.ui.json_indentation import indented_json
 from batchwright.api.ui.rendering import link
 from batchwright.api.ui.visit import Page, Visit, whole_number
 from batchwright.contracts.api_objects.openai import BatchObject
@@ -19,6 +18,7 @@ from batchwright.rules.calls.call_results import Response as BackendResponse
 from batchwright.rules.calls.call_results import read_result
 from batchwright.rules.input.line_parser import LineDamaged, read_request
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
+from batchwright.rules.json_indentation import indented_json
 from batchwright.rules.results.output_lines import line_id
 
 _PER_PAGE = 20

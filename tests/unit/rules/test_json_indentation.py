@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchwright.api.ui.json_indentation import indented_json
+from batchwright.rules.json_indentation import indented_json
 
 CUT = "\n... Download the file to read the rest."
 
