@@ -133,7 +133,7 @@ async def check_rates(rates: FleetRates) -> None:
 
     Raises:
         DatabaseUnavailable: the last attempt failed, too.
-        SettingsError: the sum of the rates of single models leaves nothing of the rate over all models.
+        SettingsError: the sum of the rates of single models leaves too little of the rate over all models.
     """
     async for attempt in _retrying(DatabaseUnavailable):
         with attempt:

@@ -88,7 +88,7 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
         OSError: the metrics port cannot be bound.
         SettingsError: the settings name an object that cannot be imported, or the sum of the rates of single
-            models leaves nothing of the rate over all models.
+            models leaves too little of the rate over all models.
     """
     load_chat_executors(settings)
     load_hooks(settings)

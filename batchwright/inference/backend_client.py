@@ -94,7 +94,7 @@ class InferenceClient:
         """Use another transport for further requests, and read the backend's API key again.
 
         A transport holds the connections to the backend. The client becomes usable if the backend needs no
-        API key, or if this call or an earlier call has read the key.
+        API key, or if the client has read the key now or earlier.
         """
         self._transport = transport
         self._initial_problem = ""
@@ -288,7 +288,7 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Set the verdict BUSY if the backend answered 503 because of other clients. Return the outcome.
+        """Return the outcome, with the verdict BUSY if the backend answered 503 because of other clients.
 
         Some backends serve other clients first (`serves_direct_first`). If such a backend answers 503, it is
         busy with the requests of other clients. In all other cases, the outcome stays unchanged. If

@@ -20,7 +20,7 @@ MIN_REFRESH_SECONDS = 10.0  # tokens with unknown keys cause at most one fetch i
 
 
 class IssuerKeys:
-    """A cache of the public keys with which one issuer signs tokens.
+    """A cache of the public keys that verify the signatures of one issuer's tokens.
 
     The keys are fetched in three cases:
 

@@ -201,7 +201,7 @@ def _describe_header_conflict(config: RegistryConfig, dispatch_header: str) -> s
     A header cannot be used in these cases:
 
     - The same setting of a backend contains its name twice.
-    - Batchwright itself sends a header with this name, such as `dispatch_header`.
+    - Batchwright itself sends a header with this name, such as `dispatch_header` or `jobs.callback_header`.
     """
     if config.gateway is not None:
         problem = request_headers.conflict_message(config.gateway, "of the gateway", dispatch_header)

@@ -1,7 +1,7 @@
 """Settings of metrics, logs and traces.
 
-Settings of traces have the standard names of OpenTelemetry. OpenTelemetry's SDK itself reads the variables
-for timeouts, certificates and compression, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+Settings of traces have the standard names of OpenTelemetry. OpenTelemetry's SDK itself reads
+OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, and the variables for timeouts, certificates and compression.
 """
 
 from enum import StrEnum

@@ -28,8 +28,9 @@ class PermitRequest:
         weight: the tenant's relative share of the capacity. `TenantSettings` may override the weight.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        cost: returns the additional work of the next line if a backend must first compute the line's system
-            prompt; otherwise 0. If `cost` is None, the cost is always 0.
+        cost: returns a number for the next line. It is higher if a backend must first compute the line's
+            system prompt (again), because its prefix cache lacks the prompt; 0 for no cost. If `cost` is
+            None, the cost is always 0.
     """
 
     model: str

@@ -128,9 +128,10 @@ class PrefixGroups:
 
     @property
     def has_several(self) -> bool:
-        """True if at least two groups are in use: a line is in flight, or a free slot keeps the prompt.
+        """True if at least two groups are in use.
 
-        A slot is a backend's place for one request. A free slot keeps the prompt of its last request.
+        A group is in use if one of its lines is in flight, or if a free slot has its prompt. A slot is a
+        backend's place for one request. A free slot keeps the prompt of its last request.
         """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1

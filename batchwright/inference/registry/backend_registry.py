@@ -87,8 +87,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the models that backends serve.
 
-        If the models have not been read yet, call `refresh` first. If the database is then unreachable, raise
-        the exception that the constructor got as `unavailable`.
+        If the models have not been read yet, this method first calls `refresh`. If the database is then
+        unreachable, the call raises the exception that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()
@@ -189,7 +189,7 @@ class BackendRegistry:
            database. A gateway is a backend whose own model list says which models it serves.
         4. Read the stored lists of all gateways from the database. If a gateway returned no list in step 3,
            its previous list is read.
-        5. Read the operators' changes again. Apply these changes and the lists of step 4.
+        5. Read the operators' changes, in every call. Apply these changes and the lists of step 4.
 
         If the database is unreachable, the call raises the exception that the constructor got as
         `unavailable`.

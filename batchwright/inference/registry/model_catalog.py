@@ -93,8 +93,8 @@ class Catalog:
     def trusted(self) -> Sequence[BackendConfig]:
         """Backends in the settings and in the registry file (the operator's file of models).
 
-        A stored API key may be sent only to the hosts of these backends. This rule prevents that a change at
-        run time sends the key to another host.
+        A stored API key may be sent only to the hosts of these backends. Otherwise a change at run time could
+        send the key to another host.
         """
         return self._changes.trusted
 
