@@ -55,11 +55,12 @@ class RunningBatches:
         Return None in these cases:
 
         - The tenant has no running batch with this id.
-        - The id contains no creation time. A schedule has created this batch.
+        - The id contains no creation time, like the ids of batches that schedules create.
 
         Raises:
             ApiError: the tenant has sent too many unknown ids (429).
-            TemporalUnavailable: the batch may run, but Temporal does not respond.
+            TemporalUnavailable: the batch may run, but Temporal does not respond, or the order cannot be
+                decrypted.
         """
         made = made_at(batch_id)
         # The ids that schedules make have no time. No client knows such an id before the batch has its row.

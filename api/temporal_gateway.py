@@ -60,8 +60,8 @@ class TemporalGateway(Protocol):
     async def cancel(self, batch_id: str) -> None: ...
 
     async def pause(self, batch_id: str, change: int) -> None:
-        """Pause the batch. If the workflow has already received a pause or resume with a greater number, the
-        workflow ignores this signal.
+        """Pause the batch. If the workflow has received a pause or resume with a greater number in the last
+        minute, the workflow ignores this signal.
 
         Args:
             change: number of this pause, from `BatchesTable.claim_pause_or_resume`.
@@ -69,8 +69,8 @@ class TemporalGateway(Protocol):
         ...
 
     async def resume(self, batch_id: str, change: int) -> None:
-        """Resume the batch. If the workflow has already received a pause or resume with a greater number, the
-        workflow ignores this signal.
+        """Resume the batch. If the workflow has received a pause or resume with a greater number in the last
+        minute, the workflow ignores this signal.
 
         Args:
             change: number of this resume, from `BatchesTable.claim_pause_or_resume`.

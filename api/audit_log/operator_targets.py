@@ -48,7 +48,7 @@ class DeadLettersTarget(TargetKind):
     """The audit log's target kind for actions that change several dead letters.
 
     Dead letters are lines that used up their attempts. An action changes all dead letters, the dead letters
-    of one tenant, or the dead letters of one batch. The audit log does not show the state of dead letters.
+    of one tenant, or the dead letters of one batch. The audit log does not show the state of these letters.
     """
 
     type = AuditTargetType.DEAD_LETTER

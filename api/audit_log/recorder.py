@@ -220,7 +220,7 @@ class TenantAction(OperatorAction):
             limiter: counter of the requests of each tenant.
             limit: number of requests per minute, for the error message.
             which: words that say in the error message which requests count, such as
-                " that can be repeated"; empty if all requests count.
+                " that were refused or that can be repeated"; empty if all requests count.
 
         Raises:
             ApiError: the tenant has sent more than `limit` requests in a minute (429).

@@ -22,8 +22,8 @@ def without_token(path: str) -> str:
 def path_for_logs(scope: Scope) -> str:
     """Return the path of a request for a log message, without the query string.
 
-    In the path of a backend's callback, the token is redacted.
-    The path stays percent-encoded, because decoded text could contain line breaks.
+    In the path of a backend's callback, the token is redacted. The path stays percent-encoded, because
+    decoded text could contain line breaks.
     """
     raw: bytes = scope.get("raw_path") or b""
     return without_token(raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace"))

@@ -136,8 +136,10 @@ class ResponseRoutes:
         return self._shown(await self._calls.get(tenant, id))
 
     async def cancel(self, request: Request, response_id: str) -> Response:
-        """Cancel a response that has not ended. If the backend has not received the request, the request is
-        never sent.
+        """Cancel a response that has not ended.
+
+        If no worker has begun with the part of the batch that contains the request, the request is never
+        sent. Otherwise the backend may still process it, and its answer is dropped.
         """
         tenant, id = tenant_of(request, self._settings), _checked(response_id)
         return self._shown(await self._calls.cancel(tenant, id))

@@ -201,9 +201,8 @@ class BatchCreator:
         Call this only after the quota check has admitted the batch.
 
         If an earlier call has already started the workflow with another order, return the row with the order
-        of the earlier call.
-        If the database does not respond, return a row that is not inserted yet. The workflow, or the next
-        request that reads the batch, inserts the row later.
+        of the earlier call. If the database does not respond, return a row that is not inserted yet. The
+        workflow, or the next request that reads the batch, inserts the row later.
 
         Raises:
             TemporalUnavailable: the workflow was not started, or the order of the running workflow cannot be

@@ -152,8 +152,8 @@ class BatchReruns:
 
     async def _resumption(self, row: BatchRow, template: BatchTemplate) -> _NewBatch:
         """Build the order (the start message) of a batch that resumes an ended batch. The new batch sends the
-        lines that have no result. If the input is in a bucket, and the ended batch ended before it
-        copied the input, the new batch copies the input.
+        lines that have no result. If the input is in a bucket, and the ended batch has not copied it, the new
+        batch copies the input.
 
         Raises:
             ApiError: the batch cannot be resumed, or its results or files are no longer kept (409).

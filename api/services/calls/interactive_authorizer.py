@@ -145,7 +145,7 @@ class InteractiveAuthorizer:
                 self.rates.count(tenant, model, 0, used, of_model)
 
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
-        """Return True if a backend has refused a call and another backend may get the call now.
+        """Return True if a call that a backend has refused may be sent to another backend now.
 
         Return False if one of these cases applies. The client then gets the backend's refusal.
 

@@ -1,6 +1,7 @@
 """Stores the parts of an upload as objects, and copies them into one file when the upload is completed.
 
-If the input of a batch is compressed, the new file contains the decompressed input.
+If the input of a batch is compressed, the new file contains the decompressed input, except with the profile
+`strict`.
 """
 
 import asyncio
