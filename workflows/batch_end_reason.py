@@ -28,7 +28,7 @@ class EndReason:
 
     The first recorded reason sets the status. Later reasons have no effect. Two events change the status:
 
-    - If an activity fails before the batch has its final status, the status becomes `failed`.
+    - If ingestion or finalization fails before the batch has its final status, the status becomes `failed`.
     - If all lines have results although the deadline has passed, `withdraw_deadline` removes the status
       `expired`.
 

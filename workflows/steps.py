@@ -15,7 +15,7 @@ async def run_until(step: workflow.ActivityHandle[T], stopped: Callable[[], bool
     """Wait for an activity and return its result, or cancel it if the batch no longer needs it.
 
     If `stopped()` becomes True before the activity has ended, cancel the activity, and wait at most 10 s for
-    its end. If the activity succeeds nevertheless, return its result. In all other cases, return None.
+    its end. If the activity succeeds nevertheless, return its result. If it does not, return None.
 
     Args:
         step: a running activity.

@@ -1,7 +1,7 @@
 """Compare the database's rows with workflow runs, files and counts, and make the repairs that are safe.
 
 - If a live batch (a batch that has not ended) has no workflow run, a run is started.
-- If the row of a batch is missing, the row is inserted again.
+- If the row of a batch is missing, and retention cannot have deleted it, the row is inserted again.
 - If the run has ended, but the row says that the batch is live or that its files are pending, the row gets
   the outcome of the run.
 - If the run is open, the run itself updates the row. So an existing row is repaired in one case only: the run

@@ -97,8 +97,9 @@ class SliceLease:
         """Check that no other attempt has the slice. Call this before results are stored.
 
         If the lease has ended, for example because this process was frozen, the last heartbeat is sent again,
-        because Temporal's reply shows if another attempt has the slice. Return False if there is no reply for
-        5 s, so that another attempt may have it. Otherwise, return True.
+        because Temporal's reply shows if another attempt has the slice. If Temporal is unreachable, or does
+        not reply within 5 s, another attempt may have the slice, and the result is False. In all other cases,
+        the result is True.
 
         Raises:
             LeaseLost: another attempt has the slice.

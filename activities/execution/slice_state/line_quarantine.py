@@ -3,7 +3,7 @@
 After two crashes, a slice stores which lines it is about to send. If its worker crashes again, these lines
 are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other
 quarantined line or quarantined step (activity such as ingestion) of the process may run at the same time.
-After three crashes while a line was sent, `attempt.py` settles this line with an error.
+After three crashes while a line was being sent, `attempt.py` settles this line with an error.
 
 Before an attempt sends lines, it reads the stored results and the lines. This part of the attempt is called
 preparation. A worker can also crash during the preparation. After two such crashes, preparations are
@@ -97,7 +97,7 @@ class CrashQuarantine:
         is_tracking: True if lines must be recorded before they are sent.
         must_prepare_alone: True if the preparation of this attempt is quarantined.
         may_have_rival: True if an earlier attempt may still run, in a worker that has lost its connection to
-            Temporal and not to storage.
+            Temporal but not to storage.
         marker: marker of this attempt.
         crashed_markers: markers of all attempts that crashed. The marker of the last crash is not enough,
             because that attempt may have crashed before it quarantined the lines with an older marker.
@@ -137,8 +137,8 @@ class QuarantineOrder:
     def is_next(self, batch_id: str, wake: asyncio.Event) -> bool:
         """Return True if the slice may send its next quarantined line now. Otherwise, it begins to wait.
 
-        A slice for which this was called must call `leave` before it does anything else. Until then, the
-        slices behind it wait.
+        After this call, the slice must call `leave` when it has sent the line, or when it wants to send no
+        quarantined line now. Until then, it keeps its place, and the slices behind it wait.
         """
         self._waiting.setdefault(batch_id, {}).setdefault(wake)
         return wake is self._next()
@@ -147,7 +147,8 @@ class QuarantineOrder:
         """Stop waiting, and wake the next slice. If the slice does not wait, do nothing.
 
         Args:
-            has_sent: True if the slice has sent a line. Then all other batches come before its batch.
+            has_sent: True if the slice has sent a line, or has waited too long for a permit to send it. Then
+                all other batches come before its batch.
         """
         slices = self._waiting.get(batch_id, {})
         if wake not in slices:

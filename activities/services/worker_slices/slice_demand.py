@@ -137,7 +137,7 @@ class SliceDemand:
         self._queues[queue].slots.add(slot)
 
     def release(self, queue: str, slot: object) -> None:
-        """Stop counting the slice that was passed to `take` with `slot`. An unknown `slot` is ignored."""
+        """Stop counting the slice that `take` has counted with this `slot`. An unknown `slot` is ignored."""
         here = self._queues.get(queue)
         if here is not None and slot in here.slots:
             with self._lock:

@@ -79,8 +79,8 @@ class SliceSearch:
         Return True if the worker must take another slice for this search. Return False if no search is due.
 
         Args:
-            sendable: number of batches that have lines to send now, by tenant. A tenant is left out if this
-                process has the maximum number of the tenant's requests in flight.
+            sendable: number of batches that have lines to send now, by tenant. A tenant is left out if a
+                limit of the tenant, or of its API keys, makes its lines wait.
             waiting: all tenants that have lines to send, including those that `sendable` leaves out.
             with_lines: slices on this worker that have lines left to send.
             now: the current time in seconds.
