@@ -29,10 +29,10 @@ def new_batch_id() -> str:
 
 
 def made_at(batch_id: str) -> float | None:
-    """Return when the id of a batch was made, in Unix seconds. `new_batch_id` must have made the id.
+    """Return when `new_batch_id` made the id of a batch, in Unix seconds.
 
-    Ids of `batch_id_of_run` contain no time. For such an id, the result is None, but for about 1 in 64 of
-    them, the result is a random time.
+    Ids of `batch_id_of_run` contain no time. For most of them, the result is None. For about 1 in 64 of them,
+    the result is a random time.
     """
     digits = batch_id.removeprefix("batch_")
     is_uuid7 = digits[12] == "7" and digits[16] in "89ab"

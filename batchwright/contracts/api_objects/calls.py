@@ -1,7 +1,7 @@
 """Objects that the API returns for single calls (requests that a client sends without a file).
 
-Besides the declared fields, a `ResponseObject` has other fields. If the backend has answered, these are the
-fields of the answer. Otherwise, they are fields of the client's request.
+Besides the declared fields, a `ResponseObject` has other fields. If the backend has answered the request
+successfully, these are the fields of the answer. Otherwise, they are fields of the client's request.
 """
 
 from typing import Literal

@@ -53,7 +53,7 @@ class EstimateObject(ApiObject):
     - `lines` is the number of all lines. Lines with errors do not count in the other fields.
     - `input_tokens` is one token for four bytes of prompt.
     - `output_tokens` is computed from your earlier batches. If a model has no earlier batches,
-      `max_output_tokens` of the model is used instead.
+      `max_output_tokens` of the model is used instead. If this is null, `output_tokens` is null, too.
     - `max_output_tokens` is the sum of the lines' limits of output tokens. It is null if a line has no limit.
     - `cost` is the cost of the models that have prices and no `error`. It is null if there is no such model.
     - `forecast` is null if the speed of one of the models is not known.

@@ -20,7 +20,8 @@ class ModelChange(Message):
     """A change that an operator has made at run time: a model was added, changed or removed.
 
     `config` is the complete configuration of the model. `patch` has only the changed settings. If both are
-    None, the model was removed. Each change has a greater `version` than all earlier changes.
+    None, the model was removed. Each change has a greater `version` than all earlier changes. A model that
+    was never changed has version 0.
     """
 
     model: str

@@ -115,7 +115,7 @@ def _check_types(result: ChatResult) -> ChatResult:
 
     Raises:
         ValueError: the result does not have exactly two values, or the status is not in 200 to 599.
-        TypeError: the status or the body has a wrong type.
+        TypeError: the result, the status or the body has a wrong type.
     """
     status, body = result
     if status is not None and not 200 <= status <= 599:

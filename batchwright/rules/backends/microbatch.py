@@ -219,7 +219,8 @@ class MicrobatchSize:
     def record_success(self) -> None:
         """Count a successful shared request. After enough successes, raise the maximum by one line.
 
-        Example: if the maximum is 8 lines, it is raised to 9 after 8 successes.
+        The necessary number of successes is the maximum itself. Example: if the maximum is 8 lines, it is
+        raised to 9 after 8 successes.
         """
         self._failures = 0
         self._grow(self.current)

@@ -48,8 +48,10 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
     """Return a model without forbidden credentials, and one message for each changed backend.
 
-    If a backend has a forbidden credential, all keys and TLS settings of this backend are removed. When the
-    registry file changes, a credential of a model that an operator has set earlier can become forbidden.
+    If a backend has a forbidden credential, all keys and TLS settings of this backend are removed.
+
+    Call this for each model that an operator has registered or changed at run time. If the registry file has
+    changed since then, it can forbid a credential that the model already uses.
 
     Args:
         config: configuration of the model.

@@ -37,7 +37,8 @@ def fairness_key_of(tenant_key: str, priority: int, group: str = "") -> str:
     the size of the batch. So an urgent batch does not wait for tasks of the tenant's other batches.
 
     Args:
-        tenant_key: fairness key of the tenant, with which the result begins.
+        tenant_key: fairness key of the tenant. The result begins with it. If the result would be longer than
+            Temporal allows, a hash replaces the end of the tenant's key.
         priority: priority of the batch.
         group: letter for the size of the batch, from `size_group`; empty for no letter.
     """

@@ -175,7 +175,7 @@ class FairShare:
             self._last = usage
 
     def refresh(self, weights: Mapping[str, float], waiting: Collection[str], now: float) -> None:
-        """Set the present weights. Delete the data of tenants without requests in flight for some seconds.
+        """Set the present weights. Delete the data of tenants that had no requests for some seconds.
 
         Args:
             weights: the present weights of tenants. A missing tenant has its default weight.
@@ -292,7 +292,7 @@ class FairQueue(Generic[Request]):
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
        has waited longest, so that no batch waits forever.
     3. Slice: the one with the lowest `cost`. If several slices have this cost, the slice with the lowest
-       number goes first. So the slices end at different times: one can store its results, and another send.
+       number goes first. So the slices end at different times: while one stores its results, another sends.
 
     Attributes:
         waiting: number of requests in the queue.

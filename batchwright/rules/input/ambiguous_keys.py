@@ -62,10 +62,11 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """A fast check for ambiguous keys, for lines that differ only in their `custom_id` and their prompt.
 
-    A key is ambiguous if it is repeated or not in lower case. The first line gets the full check. If the line
-    passes, a template is stored: the text of the line from `"body"` on, without the prompt. A later line with
-    the same text from `"body"` on needs no full check. The text before `"body"` contains the `custom_id`, so
-    this text differs. If the number of quotes in this text is as expected, it contains no additional key.
+    A key is ambiguous if it is repeated or not in lower case. If a line fits no template, it gets the full
+    check. If it passes, a template is stored: the text of the line from `"body"` on, without the prompt. A
+    later line with the same text from `"body"` on needs no full check. The text before `"body"` contains the
+    `custom_id`, so this text differs. If the number of quotes in this text is as expected, it contains no
+    additional key.
     """
 
     def __init__(self, field: str) -> None:

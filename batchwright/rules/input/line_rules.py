@@ -71,7 +71,7 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line that fails because of its invalid body, although the batch continues.
+    """A line that fails alone because of its invalid body, while the batch continues.
 
     Such lines exist only if `InputLimits.bodies_fail_alone` is True. If the body names no model, `model` is
     None. `describe_body_problems` returns why the body is invalid.

@@ -26,7 +26,7 @@ class LineSplitter:
     """A splitter of a file into lines. It receives the file in pieces.
 
     Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. The splitter stores only the
-    unfinished line in memory. If a line is longer than the limit, it is yielded without its data.
+    unfinished line in memory, at most `max_line_bytes`. If a line is longer, it is yielded without its data.
     """
 
     def __init__(self, max_line_bytes: int) -> None:

@@ -264,8 +264,8 @@ class ResponseMeter:
 
         Args:
             difference: the smallest difference between the two levels that must be noticed.
-            limit: maximum number of requests in flight. The result is never below half of `limit`. This
-                minimum itself is at least 8 and at most 24 responses.
+            limit: maximum number of requests in flight. It sets a minimum of the result: half of `limit`, but
+                at least 8 and at most 24 responses.
         """
         least = min(max(_WINDOW_RESPONSES, limit / 2), _TRIAL_RESPONSES)
         return max(least, (self.noise or 0.0) * (_CERTAINTY / difference) ** 2)

@@ -143,8 +143,8 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
 
     Args:
         folder: beginning of the key, from `slice_results`.
-        generation: increases by one each time the workflow schedules the slice again. Temporal then counts
-            the attempts from 1 again.
+        generation: is greater each time the workflow schedules the slice again. Temporal then counts the
+            attempts from 1 again.
         attempt: number of the slice's attempt.
         nonce: random text of the attempt.
         sequence: number of the segment within the attempt.

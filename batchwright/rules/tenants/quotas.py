@@ -153,7 +153,7 @@ def queue_behind(
     - If the batch would exceed a quota, return the result of `find_excess`, with `before`.
     - If the batch would exceed no quota, but earlier batches of the tenant wait for a quota, the batch waits
       after them. Return the quota of lines, or the quota of tokens if lines are unlimited.
-    - If no earlier batches wait, or if lines and tokens are unlimited, return None.
+    - In all other cases, return None. If lines and tokens are unlimited, the batch never waits.
 
     Args:
         limits: limits of the tenant.
