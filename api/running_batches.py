@@ -15,6 +15,7 @@ from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.ids import made_at
 from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 from batchwright.settings import Settings
+from batchwright.temporal import TemporalUnavailable
 
 UNKNOWN_PER_MINUTE = 60  # ids without a running batch, for each tenant and process
 _REMEMBERED_SECONDS = 10.0
@@ -74,7 +75,11 @@ class RunningBatches:
             message = f"Too many requests for unknown batches. Try again in {seconds} s."
             raise rate_limited(message, UNKNOWN_PER_MINUTE, seconds=seconds, window=60)
         self._unknown.acquire(tenant)
-        order = await self._temporal.running_order(batch_id)
+        try:
+            order = await self._temporal.running_order(batch_id)
+        except TemporalUnavailable:
+            self._unknown.release(tenant)
+            raise
         if order is None or order.tenant != tenant:
             return _Found(None)
         self._unknown.release(tenant)

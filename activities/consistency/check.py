@@ -181,7 +181,10 @@ class ConsistencyCheck:
             if outcome is not None and (outcome.output or outcome.error):
                 await ends.add_files(order.tenant, order.batch_id, outcome)
                 return
-            message = f"{_how_it_ended(run)} before its files were written."
+            if run.ended == "completed":
+                message = "The batch's run has ended, and its files are not in storage."
+            else:
+                message = f"{_how_it_ended(run)} before its files were written."
             errors = [*row.errors, ValidationError(code="system_error", message=message)]
             keep_until = self._keep_until()
             await ends.abandon_files(order.tenant, order.batch_id, errors, keep_until=keep_until)

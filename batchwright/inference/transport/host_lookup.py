@@ -43,7 +43,7 @@ class HostLookup:
         loop = asyncio.get_running_loop()
         lookup: asyncio.Future[Sequence[AddressInfo]] = loop.create_future()
 
-        def end(found: Sequence[AddressInfo], error: OSError | None) -> None:
+        def end(found: Sequence[AddressInfo], error: Exception | None) -> None:
             del self._running[origin]
             if error is None:
                 lookup.set_result(found)
@@ -53,13 +53,13 @@ class HostLookup:
 
         def look_up() -> None:
             found: Sequence[AddressInfo] = ()
-            error: OSError | None = None
+            error: Exception | None = None
             try:
                 found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-            except OSError as raised:
-                error = raised
             except UnicodeError:  # a label of the name is empty or too long
                 error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            except Exception as raised:  # raised to the callers, so that none of them waits for ever
+                error = raised
             with suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(end, found, error)
 

@@ -153,7 +153,7 @@ class _ModelRate:
         """
         if self._work > 0 and self._seconds > 0:
             return self._work / self._seconds
-        if self.durations.requests < max(_REQUESTS_PER_PENDING * self.pending, 1.0):
+        if self.durations.requests < _REQUESTS_PER_PENDING * self.pending or not self.durations.mean:
             return 0.0  # the first requests to end are the short ones, so their mean is too low
         return self.pending / self.durations.mean
 

@@ -342,6 +342,17 @@ async def test_pending_files_of_a_run_that_was_terminated_are_given_up(fixture: 
     assert row.results_kept_until is not None
 
 
+async def test_pending_files_that_a_completed_run_has_not_left_are_said_to_be_missing(
+    fixture: ConsistencyFixture,
+) -> None:
+    await files_pending(fixture)
+    fixture.run("completed", BatchResult(status=BatchStatus.EXPIRED, total=1, completed=1))
+    await fixture.check()
+    row = await fixture.row()
+    assert row.errors[-1].message == "The batch's run has ended, and its files are not in storage."
+    assert not row.files_pending
+
+
 async def test_pending_files_that_the_run_has_written_are_added(fixture: ConsistencyFixture) -> None:
     await files_pending(fixture)
     output = await fixture.write("output")

@@ -9,6 +9,7 @@ from batchwright.api.errors import ApiError
 from batchwright.api.running_batches import UNKNOWN_PER_MINUTE, RunningBatches
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load
+from batchwright.temporal import TemporalUnavailable
 from tests.fakes.gateway import MemoryGateway
 
 
@@ -33,6 +34,14 @@ async def test_a_tenant_that_searches_many_unknown_batches_has_to_wait() -> None
     assert len(fixture.temporal.lookups) == UNKNOWN_PER_MINUTE
     fixture.seconds = 1.0
     await fixture.search(1)
+
+
+async def test_searches_that_temporal_does_not_answer_are_not_counted() -> None:
+    fixture = SearchFixture()
+    fixture.temporal.failing = TemporalUnavailable("no response")
+    for _ in range(UNKNOWN_PER_MINUTE + 1):
+        with pytest.raises(TemporalUnavailable):
+            await fixture.search(1)
 
 
 async def test_a_tenant_does_not_wait_for_the_searches_of_another() -> None:

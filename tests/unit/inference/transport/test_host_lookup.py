@@ -55,6 +55,20 @@ async def test_a_host_whose_name_server_is_silent_does_not_delay_connections_to_
         await patient.aclose()
 
 
+async def test_a_lookup_that_raises_something_unknown_keeps_no_connection_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def getaddrinfo(*args: object, **options: object) -> None:
+        raise ValueError("a bug of the resolver")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    engine = PooledTransport(connect_seconds=60)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a bug of the resolver"):
+            await status_of(engine, "http://backend.example/")
+    await engine.aclose()
+
+
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 64 + ".example"])
 async def test_a_host_that_is_not_found_is_a_connect_error(host: str) -> None:
     engine = PooledTransport(connect_seconds=60)

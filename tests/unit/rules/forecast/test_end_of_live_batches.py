@@ -199,6 +199,14 @@ def test_a_batch_has_no_forecast_while_few_requests_of_its_model_have_ended() ->
     assert observed_at(3, settled=8, ended=20).remaining() == {}
 
 
+def test_requests_that_failed_in_no_measurable_time_are_no_rate() -> None:
+    forecaster = Forecaster()
+    traffic = UpstreamTraffic(model="m", backend="b", requests=1, seconds=0.0)
+    for now in (0.0, 15.0):
+        forecaster.observe([work("a", 0, 400)], [traffic] if now else [], now)
+    assert forecaster.remaining() == {}
+
+
 def test_a_new_batch_that_ends_between_two_observations_counts_in_the_rate_of_its_model() -> None:
     model = Model()
     model.observe(work("a", 0, 1000), work("b", 0, 50, tenant="u"))
