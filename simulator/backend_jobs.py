@@ -162,7 +162,7 @@ class JobEndpoints:
             call.add_done_callback(self._calls.discard)
 
     async def _send_callback(self, url: str, job: SimulatedJob) -> None:
-        """Send the callback of a job. If the status of the response is not 2xx, send the callback again.
+        """Send the callback of a job. If it gets no response with a 2xx status, send the callback again.
 
         The function gives up after five attempts.
         """

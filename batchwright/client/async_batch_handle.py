@@ -66,7 +66,7 @@ class AsyncBatchHandle:
         return self.batch
 
     async def results(self) -> AsyncGenerator[Result]:
-        """Yield the results of completed and failed lines in input order, while the batch is running.
+        """Yield the results of completed and failed lines in input order, even while the batch is running.
 
         The result of a line is yielded when this line and all lines before it have final results. The
         iteration ends when the batch has ended.
@@ -121,7 +121,7 @@ class AsyncBatchHandle:
 
         - If this batch is paused, it continues. Return a handle of this batch.
         - If this batch ended before all lines had a result, create a new batch, and return its handle. The
-          new batch sends the lines without a result, and copies the other results from this batch. Only the
+          new batch sends the lines without a result, and copies the results that this batch has. Only the
           first call creates a batch. Later calls return the handle of this new batch.
 
         Args:

@@ -47,8 +47,8 @@ class Batches:
         """Upload requests as an input file, create a batch from this file, and return the batch's handle.
 
         If the requests are too many or too large for one batch, they are divided into a group of several
-        batches, and an `GroupHandle` is returned. If the official client repeats a request after a
-        connection error, the API does not create a second file or batch.
+        batches, and the returned handle has the class `GroupHandle`. If the official client repeats a
+        request after a connection error, the API does not create a second file or batch.
 
         Args:
             requests: request bodies, `Request`s (bodies with custom ids), or the result of the function

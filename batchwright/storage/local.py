@@ -45,7 +45,7 @@ class LocalStorage(Storage):
 
     @staticmethod
     def is_initialized(root: Path) -> bool:
-        """Return whether a LocalStorage has used the directory `root` before. Create nothing."""
+        """Return True if a LocalStorage has used the directory `root` before. Create nothing."""
         return os.path.isdir(root / _SCRATCH)
 
     @asynccontextmanager

@@ -187,7 +187,7 @@ def send_test(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Send a test event, and print if its first delivery succeeded.
+    """Send a test event, and print the result of the first attempt.
 
     If the event was not delivered, the exit code is 1.
     """

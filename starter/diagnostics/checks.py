@@ -86,7 +86,8 @@ async def check_database(chosen: Settings, at: Clock) -> list[Finding]:
 async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
     """Check that objects can be written, and that the disk of a storage directory has some space.
 
-    The directory is not created. If it does not exist, check only whether it can be created.
+    The directory is not created. If no process has used it yet, no object is written: only the permissions
+    and the disk are checked.
     """
     where = chosen.storage or str(chosen.storage_dir)
     place = parse_location(chosen.storage) if chosen.storage else LocalDirectory(chosen.storage_dir)

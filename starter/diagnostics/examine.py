@@ -1,4 +1,4 @@
-"""Run all checks of an installation at once, each with a time limit."""
+"""Runs all checks of an installation, each with a time limit."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -162,8 +162,8 @@ class InputBatches:
     def _find(self, key: str) -> str | None:
         """Return the id of the newest batch with the input's `key` in its metadata; None if there is none.
 
-        Ignore batches that retry only some lines of the input. The idempotency key alone is not
-        enough to find the batch, because the API forgets idempotency keys after a day.
+        Ignore batches that retry only some lines of the input. The idempotency key alone is not enough to
+        find the batch, because the API forgets idempotency keys after a day.
         """
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 

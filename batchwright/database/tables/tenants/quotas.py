@@ -104,8 +104,9 @@ class QuotasTable(Protocol):
 
         - If the status of the batch is not `validating`, do nothing and return None.
         - If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota.
-        - If `waits` is True and older batches of the tenant wait for a reservation, reserve nothing and
-          return a quota. This batch must wait until the older batches have their reservations.
+        - If `waits` is True, lines or tokens are limited, this batch has no reservation yet, and older
+          batches of the tenant wait for a reservation, reserve nothing and return a quota. This batch must
+          wait until the older batches have their reservations.
         - In all other cases, reserve the lines and tokens and return None.
 
         Args:
@@ -310,8 +311,8 @@ class PostgresQuotas(QuotasTable):
         """Return the quota because of which `reserve` must reserve nothing; None if it can reserve.
 
         If the batch would exceed a quota with the `requested` lines and tokens, return this quota. Otherwise,
-        if `waits` is True and older batches of the tenant wait for a reservation, return one of the tenant's
-        quotas of lines and tokens.
+        if `waits` is True, this batch has no reservation yet, and older batches of the tenant wait for one,
+        return a quota of lines or tokens that has a limit.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)
