@@ -54,8 +54,8 @@ class BackendCheck(NamedTuple):
     Attributes:
         models: names of all known models, sorted. A model is known if it is registered or if a gateway lists
             it. A gateway is a backend for all models in its list.
-        all_models_known: False if the registered models could not be read, so there may be more than in
-            `models`.
+        all_models_known: False if there may be more models than in `models`: the registered models could not
+            be read, or the check of a backend failed and there are gateways.
     """
 
     findings: list[Finding]
@@ -88,6 +88,8 @@ async def check_backends(chosen: Settings, at: Clock) -> BackendCheck:
         found, models = await _check_all(chosen, clients, checked, at)
     finally:
         await clients.aclose()
+    if any(backend.is_gateway for backend in checked):
+        all_known = all_known and all(finding.level is not Level.PROBLEM for finding in found)
     names = sorted(models.union(entry.model for entry in registered))
     return BackendCheck([*changes, *found], names, all_known)
 

@@ -107,7 +107,7 @@ def _check_unused_directory(path: Path) -> list[Finding]:
     whole = path.absolute()
     existing = next(parent for parent in (whole, *whole.parents) if os.path.lexists(parent))
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
-        message = f"The storage directory {whole} cannot be created: {existing} is not a writable directory."
+        message = f"The storage directory {whole} cannot be used: {existing} is not a writable directory."
         return [problem("storage", message, "Correct its permissions or the setting of the storage.")]
     if existing == whole:
         message = f"No process has used the storage directory {whole} yet, so it was not checked."

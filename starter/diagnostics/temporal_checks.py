@@ -81,8 +81,8 @@ async def check_pollers(client: Client, backends: BackendCheck) -> list[Finding]
         if not queue.pollers and (queue.backlog or queue.name in _ALWAYS_POLLED)
     ]
     if not backends.all_models_known:
-        message = "The task queues of some models were not checked: the registered models could not be read."
-        found.append(warning("workers", message, "Repair the database or the registry, then try again."))
+        message = "The task queues of some models were not checked, because not all models are known."
+        found.append(warning("workers", message, "Mend what was found at the backends, then try again."))
     if found:
         return found
     if not backends.models:

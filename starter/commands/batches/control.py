@@ -182,7 +182,7 @@ def resume(
         if not is_group(batch_id):
             ids, batches = [batch_id], [client.resume(batch_id, window, max_cost)]
             if (window or max_cost) and batches[0].id == batch_id:
-                kept = "The paused batch continues; --window and --max-cost only apply to ended batches."
+                kept = "The batch continues; --window and --max-cost only apply to ended batches."
                 stderr().print(kept, markup=False)
         else:
             _check_cap(batch_id, max_cost)

@@ -7,7 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
+from batchwright.inference.registry.model_catalog import CatalogEntry
 from batchwright.settings import Settings, load
+from batchwright.starter.diagnostics import backend_checks
 from batchwright.starter.diagnostics.backend_checks import check_backends
 from batchwright.starter.diagnostics.findings import Finding, Level
 from batchwright.starter.embedded_stack.ports import free_port
@@ -129,6 +133,19 @@ async def test_a_gateway_that_lists_nothing_readable_is_a_problem(tmp_path: Path
         [finding], models = await findings_of(installation(tmp_path, backends=urls))
     assert (finding.level, models) == (Level.PROBLEM, [])
     assert finding.remedy == "Check its URL in BATCHWRIGHT_BACKENDS, and the backend itself."
+
+
+async def test_the_models_of_a_gateway_that_lists_nothing_are_not_all_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def registered(*_: object) -> tuple[list[CatalogEntry], Findings]:
+        return [], []
+
+    monkeypatch.setattr(backend_checks, "_registered", registered)
+    async with servers(listing("llama"), answer("500 Oops")) as (listed, failing):
+        for urls, known in (([listed], True), ([listed, failing], False)):
+            checked = await check_backends(installation(tmp_path, backends=urls), lambda: datetime.now(UTC))
+            assert (checked.models, checked.all_models_known) == (["llama"], known)
 
 
 async def test_unusable_certificates_are_named_and_no_request_is_sent(tmp_path: Path) -> None:

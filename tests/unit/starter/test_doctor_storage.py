@@ -58,5 +58,5 @@ async def test_a_missing_directory_that_cannot_be_created_is_a_problem(tmp_path:
     [finding] = await check_storage(load(storage_dir=file / "objects"), now)
     assert finding.level is Level.PROBLEM
     assert finding.message == (
-        f"The storage directory {file}/objects cannot be created: {file} is not a writable directory."
+        f"The storage directory {file}/objects cannot be used: {file} is not a writable directory."
     )

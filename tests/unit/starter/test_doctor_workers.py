@@ -30,8 +30,8 @@ async def test_queues_of_unknown_models_are_not_vouched_for(models: list[str]) -
     assert finding == Finding(
         part="workers",
         level=Level.WARNING,
-        message="The task queues of some models were not checked: the registered models could not be read.",
-        remedy="Repair the database or the registry, then try again.",
+        message="The task queues of some models were not checked, because not all models are known.",
+        remedy="Mend what was found at the backends, then try again.",
     )
 
 
