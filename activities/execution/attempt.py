@@ -126,9 +126,10 @@ class SliceAttempt:
             on_reply=lambda reply: self._stop_turn(_REASONS[reply]),
             at_once=not is_fresh_attempt(activity.info(), datetime.now(UTC)),
         )
+        on_lost = partial(self._stop_turn, StopReason.LEASE_LOST)
         helpers.start("slice_heartbeats", heartbeats, may_return=True)
         helpers.start("slice_shutdown", self._watch_shutdown, may_return=True)
-        helpers.start("slice_results", self._writer.run)
+        helpers.start("slice_results", partial(self._writer.run, on_lost))
         try:
             async with translated():
                 end = await self._take_turn()
@@ -223,6 +224,7 @@ class SliceAttempt:
             raise
         end = _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
         await self._writer.flush_with_retry(self._may_still_store)
+        await self._lease.check()  # if it is lost, the other attempt needs the callbacks of the jobs
         await dispatcher.forget_jobs()
         await self._compact(reason, record.entries)
         return _TurnEnd(StopReason.LEASE_LOST) if self._stop.is_lease_lost else end
@@ -319,9 +321,8 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
-        The result is False if the lease is lost, or if `LAST_FLUSH_SECONDS` have passed since the end of the
-        grace period for requests in flight. After a cancel or a shutdown, the grace period begins with the
-        stop signal. In all other cases, the grace period begins with the batch's deadline.
+        It may not if the lease is lost, or `LAST_FLUSH_SECONDS` after the grace period of requests in flight.
+        After a cancel or a shutdown, this period begins with the stop signal, otherwise with the deadline.
         """
         stop, is_over_cap = self._stop, self._stop.reason is StopReason.OVER_CAP
         remaining = stop.deadline.grace_remaining(time.time()) if is_over_cap else stop.grace_remaining()
@@ -333,8 +334,7 @@ class SliceAttempt:
         - If the slice is finished, its segments are merged if this at least halves their number.
         - If the time of this attempt (turn) is over, the segments are merged if at least
           `_COMPACT_BETWEEN_TURNS` are small.
-        - After any other end of the attempt, nothing is merged. For example, after a cancel, finalization may
-          already be reading the segments.
+        - After any other end of the attempt, nothing is merged: finalization may be reading the segments.
         - If workers crashed before this attempt, nothing is merged, because a merge may be the cause.
         """
         is_stopped = self._stop.reason is not None or self._quarantine.is_tracking

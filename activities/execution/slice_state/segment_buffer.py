@@ -18,7 +18,7 @@ from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules.results.error_tally import ErrorTally, line_error
-from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.segment_format import TRAILER_BYTES, RecordKind, SegmentRecord, SegmentWriter
 from batchwright.rules.results.slice_compaction import compact_segments
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.stored_objects import object_keys
@@ -54,6 +54,7 @@ class SegmentStore:
         self.storage, self._lease = storage, lease
         self._folder, self._generation, self._attempt = folder, generation, attempt
         self._nonce, self._sequence = token_hex(4), 0
+        self.known: frozenset[str] = frozenset()  # keys of the segments that existed when the attempt began
 
     async def put(self, data: bytes) -> ObjectInfo:
         """Store a segment under a key that no other segment has.
@@ -81,7 +82,8 @@ class SegmentStore:
 
     async def _has_later_segments(self) -> bool:
         own = object_keys.attempt_segments(self._folder, self._generation, self._attempt)
-        return any([info.key[: len(own)] > own async for info in self.storage.list(self._folder)])
+        found = [info.key async for info in self.storage.list(self._folder) if info.key not in self.known]
+        return any(key[: len(own)] > own for key in found)
 
 
 class SegmentBuffer:
@@ -123,6 +125,7 @@ class SegmentBuffer:
         Call this once, before results are added.
         """
         self.segments = list(stored.segments)
+        self._store.known = frozenset(info.key for info in stored.segments)
         self.completed = sum(stored.settled.values())
         self.failed = len(stored.settled) - self.completed
         self.usage = stored.usage
@@ -149,19 +152,24 @@ class SegmentBuffer:
         """
         return time.monotonic() > self.flush_overdue_at
 
-    async def run(self) -> None:
+    async def run(self, on_lost: Callable[[], None]) -> None:
         """Store the buffered results at regular intervals until cancelled.
 
         If storage fails, retry. While results are overdue (`is_overdue`), this attempt of the slice sends no
         lines. If another attempt has the slice, the results stay in the buffer.
+
+        Args:
+            on_lost: called if another attempt has the slice.
         """
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS if self._answers is None else CALL_FLUSH_SECONDS):
                     await self._full.wait()
             self._full.clear()
-            with contextlib.suppress(LeaseLost):
+            try:
                 await self.flush_with_retry(lambda: True)
+            except LeaseLost:
+                on_lost()
 
     async def flush_with_retry(self, may_retry: Callable[[], bool]) -> None:
         """Store the buffered results. If storage fails, retry while `may_retry` returns True.
@@ -233,7 +241,7 @@ class SegmentBuffer:
             LeaseLost: another attempt has the slice.
         """
         old = self._small_segments()
-        if len(old) < min_segments:
+        if sum(info.size > TRAILER_BYTES for info in old) < min_segments:  # the others have no records
             return
         storage = self._store.storage
         merged = compact_segments([await storage.get(info.key) for info in old])

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from batchwright.activities.execution.slice_state.lease import HeartbeatReply
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
@@ -53,6 +54,30 @@ async def test_a_callback_that_came_while_no_worker_ran_is_found_by_the_next_wor
     running = server.execution.start(request())
     assert await _result_of(server, running) == SliceResult(finished=True, completed=1)
     assert len(server.submits) == 1
+
+
+async def test_a_worker_that_has_lost_its_slice_leaves_a_callback_for_the_worker_that_has_it() -> None:
+    """The callback is read at the moment of the reply that the slice is lost. So its line is not settled."""
+    server = CallingServer()
+    await server.plan(1)
+    execution = server.execution
+    planned, is_lost = set(execution.storage.objects), False
+
+    async def beat(details: SliceResult) -> HeartbeatReply:
+        if not is_lost:
+            return HeartbeatReply.OK
+        await server.poll_callbacks()
+        await asyncio.sleep(0)
+        return HeartbeatReply.LEASE_LOST
+
+    execution.context.heartbeat = lambda: beat
+    running = asyncio.create_task(execution.failure(request()))
+    await eventually(lambda: len(server.submits) == 1)
+    await eventually(lambda: bool(execution.storage.objects.keys() - planned))
+    await server.accept(0, b'{"result":{"echo":"late"}}')
+    is_lost = True
+    assert (await running).type == Failure.OWNERSHIP_LOST
+    assert all(body is not None for body, _ in server.database.rows.callbacks.values())
 
 
 async def test_a_callback_with_a_failure_is_followed_by_another_job() -> None:

@@ -1,6 +1,7 @@
 """A slice continues even if its heartbeats or its result writer fail with an unexpected error."""
 
 import asyncio
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -45,12 +46,12 @@ async def test_results_are_written_after_their_writer_failed_unexpectedly(
     execution = ExecutionFixture(ok)
     really, runs = SegmentBuffer.run, 0
 
-    async def breaking(sink: SegmentBuffer) -> None:
+    async def breaking(sink: SegmentBuffer, on_lost: Callable[[], None]) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
             raise ValueError("a bug in the writer")
-        await really(sink)
+        await really(sink, on_lost)
 
     monkeypatch.setattr(SegmentBuffer, "run", breaking)
     answer = asyncio.Event()

@@ -242,6 +242,53 @@ async def test_a_worker_that_only_reaches_storage_stores_no_results_of_a_slice_t
     assert len(await other.settled()) == 1
 
 
+async def test_a_worker_that_only_reaches_storage_stops_when_it_finds_that_it_has_lost_the_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It keeps no requests and no memory until Temporal is back, and reports no outage of storage."""
+    execution, answer = ExecutionFixture(ok, model_in_flight=2), asyncio.Event()
+    await plan_slice(execution.storage, [line_of(0), line_of(1)])
+
+    async def answer_one(http_request: httpx.Request) -> httpx.Response:
+        await (answer if content_of(http_request) == "0" else asyncio.Event()).wait()
+        return ok("0")
+
+    execution.answer = answer_one
+    execution.server.reply = HeartbeatReply.UNREACHABLE
+    running = asyncio.create_task(execution.failure(request()))
+    await eventually(lambda: len(execution.requests) == 2)
+    monkeypatch.setattr(time, "clock_gettime", a_minute_later)
+    await execution.store(name="0000-000002-aa-00001")
+    answer.set()
+    async with asyncio.timeout(60):
+        assert (await running).type == Failure.OWNERSHIP_LOST
+    assert execution.reported_reasons == []
+
+
+async def test_segments_from_before_an_operators_reset_are_not_those_of_another_worker() -> None:
+    """After a reset, Temporal counts the attempts of the activity from 1 again."""
+    execution = ExecutionFixture(ok, model_in_flight=1)
+    offsets = await plan_slice(execution.storage, [line_of(0), line_of(1)])
+    before = SegmentRecord(RecordKind.SETTLED, offsets[0], b"{}", success=True)
+    await execution.store(before, name="0000-000007-aa-00001")
+
+    async def answer(http_request: httpx.Request) -> httpx.Response:
+        execution.server.reply = HeartbeatReply.UNREACHABLE
+        await asyncio.sleep(40)
+        return ok(content_of(http_request))
+
+    execution.answer = answer
+    assert (await execution.run(request(slice_seconds=600))).completed == 2
+
+
+async def test_the_claim_of_a_slice_that_was_scheduled_again_is_no_reason_to_merge_segments() -> None:
+    execution = ExecutionFixture(ok)
+    await plan_slice(execution.storage, [line_of(0), line_of(1)])
+    await execution.run(request(generation=1))
+    assert len(await execution.segment_names()) == 2
+    assert len(await execution.settled()) == 2
+
+
 async def test_results_are_stored_after_the_lease_if_temporal_does_not_answer() -> None:
     execution = ExecutionFixture(ok, model_in_flight=1)
     await slow(execution, 40, lines=1)
