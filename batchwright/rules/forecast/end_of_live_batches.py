@@ -24,10 +24,6 @@ from batchwright.rules.forecast.work_ahead import ModelOfBatch, UnsettledWork, p
 from batchwright.rules.worker_stats import UpstreamTraffic
 
 _RATE_SECONDS = 120.0  # a measurement so old counts about a third as much as a new one
-# A batch has no results while its first requests are in flight, and workers report results seconds later. So
-# the settled lines of a batch do not show its rate until this time has passed since its beginning.
-_SHORTEST_SECONDS = 10.0
-_REQUESTS_PER_PENDING = 3.0  # ended requests per request in flight that must be known for the mean duration
 _PAST_WEIGHT = 0.05  # weight of earlier measurements after a time without waiting lines
 _MOST_AHEAD = 2.0  # maximum correction for requests that began recently
 _REPORTS = 200  # maximum number of forecasts per completion window that are reported to the workflow
@@ -43,13 +39,13 @@ class _Progress:
     - the average lines that would have got a result with the batch's part of the model's capacity.
     """
 
-    def __init__(self, settled: int, lines: float = 0.0, seconds: float = 0.0) -> None:
+    def __init__(self, settled: int, lines: float, seconds: float) -> None:
         """Start with the present numbers of a batch.
 
         Args:
             settled: number of lines with a stored result.
             lines: number of lines that got their result in the recent period.
-            seconds: length of the recent period, in seconds. `0` means that the rate is not known yet.
+            seconds: length of the recent period, in seconds.
         """
         self._settled = settled
         self._actual = self._expected = lines
@@ -63,17 +59,18 @@ class _Progress:
         self._lines = self._lines * decay + lines
         self._seconds = self._seconds * decay + passed
 
-    def lines_per_second(self, expected: float) -> float:
-        """Return the recent rate of the batch; `expected` if the rate was not measured yet."""
-        return self._lines / self._seconds if self._seconds > 0 else expected
+    @property
+    def lines_per_second(self) -> float:
+        return self._lines / self._seconds if self._seconds > 0 else 0.0
 
     @property
     def work_per_line(self) -> float:
         """Work of one line of this batch, relative to an average line of the model, which has the work 1."""
         return (self._expected + PRIOR_LINES) / (self._actual + PRIOR_LINES)
 
-    def line_work(self, lines_per_second: float) -> LineWork:
-        return LineWork(self.work_per_line, self._actual + PRIOR_LINES, lines_per_second)
+    @property
+    def line_work(self) -> LineWork:
+        return LineWork(self.work_per_line, self._actual + PRIOR_LINES, self.lines_per_second)
 
 
 class _ModelRate:
@@ -153,9 +150,7 @@ class _ModelRate:
         """
         if self._work > 0 and self._seconds > 0:
             return self._work / self._seconds
-        if self.durations.requests < _REQUESTS_PER_PENDING * self.pending or not self.durations.mean:
-            return 0.0  # the first requests to end are the short ones, so their mean is too low
-        return self.pending / self.durations.mean
+        return self.pending / self.durations.mean if self.durations.mean > 0 else 0.0
 
 
 class Forecaster:
@@ -237,13 +232,10 @@ class Forecaster:
             progress = self._progress.get(each.key)
             if progress is None:
                 age = max(now - each.began, 0.0)
-                recent = min(age, passed if model.is_busy else _RATE_SECONDS)
+                recent = min(age, _RATE_SECONDS if not model.is_busy else passed)
                 lines = each.settled * recent / age if age else 0.0
-                is_measured = age >= _SHORTEST_SECONDS
-                progress = _Progress(each.settled, lines, recent) if is_measured else _Progress(each.settled)
-                self._progress[each.key] = progress
-                if is_measured or model.is_busy:
-                    done, count, longest = done + lines, count + lines, max(longest, recent)
+                progress = self._progress[each.key] = _Progress(each.settled, lines, recent)
+                done, count, longest = done + lines, count + lines, max(longest, recent)
             else:
                 progress.record(each.settled, expected.get(each.key, 0.0), passed)
         if sum(each.left for each in work) > pending:
@@ -306,33 +298,22 @@ class Forecaster:
             work: the model's batches now.
             passed: seconds since the last call.
         """
-        present, rates = {each.key: each for each in work}, self._present_rates(model)
+        present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}
         for before in model.waiting:
-            after = present.get(before.key)
+            after, progress = present.get(before.key), self._progress[before.key]
             if after is None:
-                lines[before.key] = min(float(before.left), rates[before.key] * passed)
+                lines[before.key] = min(float(before.left), progress.lines_per_second * passed)
             else:
                 lines[before.key] = max(after.settled - before.settled, 0)
         return lines
-
-    def _present_rates(self, model: _ModelRate) -> dict[ModelOfBatch, float]:
-        """Return how many lines per second of each waiting batch get a result.
-
-        If the rate of a batch was not measured yet, it is the batch's share of the model's rate.
-        """
-        shares = present_shares(model.waiting)
-        return {
-            key: self._progress[key].lines_per_second(model.per_second * share)
-            for key, share in shares.items()
-        }
 
     # Forecast
 
     def _remaining_of_model(self, model: _ModelRate) -> list[tuple[UnsettledWork, RemainingTime | None]]:
         if model.per_second <= 0:
             return [(each, None) for each in model.waiting]
-        known = {key: self._progress[key].line_work(rate) for key, rate in self._present_rates(model).items()}
+        known = {each.key: self._progress[each.key].line_work for each in model.waiting}
         forecast = QueueForecast(model.speed, model.waiting, known)
         return [(each, forecast.remaining(each)) for each in model.waiting]
 

@@ -60,11 +60,6 @@ class RequestDurations(Spread):
         self._squares = self._squares * decay + squares * weight
 
     @property
-    def requests(self) -> float:
-        """Number of ended requests from which the mean is computed. Older requests count less."""
-        return self._requests
-
-    @property
     def mean(self) -> float:
         """Mean duration in seconds; 0 if no duration is known."""
         return self._sum / self._requests if self._requests > 0 else 0.0

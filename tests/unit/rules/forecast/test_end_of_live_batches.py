@@ -163,57 +163,6 @@ def test_a_batch_with_a_model_of_unknown_rate_has_no_forecast() -> None:
     assert forecaster.remaining() == {}
 
 
-def observed_at(age: float, *, settled: int, ended: int) -> Forecaster:
-    """Return a forecaster that first sees a batch of 400 lines `age` seconds after its beginning.
-
-    The backend is new, each of its answers takes one second, and ten requests are in flight.
-    """
-    forecaster = Forecaster()
-    forecaster.observe([], [], 0.0)
-    observe_answers(forecaster, age, settled=settled, ended=ended)
-    return forecaster
-
-
-def observe_answers(forecaster: Forecaster, now: float, *, settled: int, ended: int) -> None:
-    traffic = UpstreamTraffic(
-        model="m", backend="b", requests=ended, seconds=ended, squared_seconds=ended, pending=10
-    )
-    forecaster.observe([work("a", settled, 400 - settled)], [traffic], now)
-
-
-def test_late_first_results_do_not_lower_the_rate_of_a_batch() -> None:
-    found = observed_at(5, settled=14, ended=30).remaining()["a"]
-    assert found.p50 == pytest.approx(386 / 10, rel=0.05)
-    assert found.lines_per_second == pytest.approx(10)
-
-
-def test_the_rate_of_a_batch_is_measured_from_the_time_at_which_it_was_first_seen() -> None:
-    forecaster = observed_at(5, settled=14, ended=30)
-    observe_answers(forecaster, 20, settled=164, ended=180)
-    found = forecaster.remaining()["a"]
-    assert found.p50 == pytest.approx(236 / 10, rel=0.05)
-    assert found.lines_per_second == pytest.approx(10)
-
-
-def test_a_batch_has_no_forecast_while_few_requests_of_its_model_have_ended() -> None:
-    assert observed_at(3, settled=8, ended=20).remaining() == {}
-
-
-def test_requests_that_failed_in_no_measurable_time_are_no_rate() -> None:
-    forecaster = Forecaster()
-    traffic = UpstreamTraffic(model="m", backend="b", requests=1, seconds=0.0)
-    for now in (0.0, 15.0):
-        forecaster.observe([work("a", 0, 400)], [traffic] if now else [], now)
-    assert forecaster.remaining() == {}
-
-
-def test_a_new_batch_that_ends_between_two_observations_counts_in_the_rate_of_its_model() -> None:
-    model = Model()
-    model.observe(work("a", 0, 1000), work("b", 0, 50, tenant="u"))
-    found = model.observe(work("a", 50, 950))["a"]
-    assert found.p50 == pytest.approx(95, rel=0.03)
-
-
 @pytest.mark.parametrize(
     ("seconds_left", "fit"), [(200, WindowFit.FITS), (110, WindowFit.AT_RISK), (90, WindowFit.LATE)]
 )
