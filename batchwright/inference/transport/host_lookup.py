@@ -58,7 +58,7 @@ class HostLookup:
                 found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
             except UnicodeError:  # a label of the name is empty or too long
                 error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-            except Exception as raised:  # raised to the callers, so that none of them waits for ever
+            except Exception as raised:  # an unknown error must reach the callers, too
                 error = raised
             with suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(end, found, error)

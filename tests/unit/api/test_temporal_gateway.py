@@ -1,4 +1,4 @@
-"""What the API does if it has not the key of data that is encrypted in Temporal."""
+"""The API reports that it cannot decrypt data in Temporal if the key is missing."""
 
 import dataclasses
 from collections.abc import AsyncGenerator

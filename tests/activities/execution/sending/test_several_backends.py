@@ -36,7 +36,7 @@ def config_of(*urls: str, **how: object) -> ModelConfig:
 
 
 class SeveralBackends:
-    """A fixture with several backends, which are told apart by the host in their URL.
+    """A fixture with several backends. The host in its URL identifies a backend.
 
     `refusing` has the responses of hosts. A backend whose host is not in it answers with success.
     """

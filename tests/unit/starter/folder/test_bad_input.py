@@ -204,8 +204,7 @@ def test_inputs_that_may_not_be_moved_stay_where_they_are_and_do_not_stop_others
 
 
 def test_a_postponed_input_that_the_user_removes_is_no_failure(inbox: Inbox) -> None:
-    quotas = inbox.cli.api.database.quotas
-    run_now(quotas.change("default", {"stored_bytes": len(LINE)}, datetime.now(UTC)))
+    run_now(inbox.cli.api.database.quotas.change("default", {"stored_bytes": len(LINE)}, datetime.now(UTC)))
     inbox.submit("a", input_jsonl="".join(LINE.replace('"a"', f'"{number}"') for number in range(9)))
     with inbox.runner() as runner:
         runner.round()
